@@ -1,0 +1,129 @@
+//! The command line: parse, run, print.
+//!
+//! Raw arguments are parsed once, into the types that the work takes; nothing below prints or reads
+//! the environment. Every failure is one line on standard error and an exit code ([`Exit`]).
+
+mod args;
+mod import;
+mod inspect;
+mod layers;
+mod mount;
+mod output;
+mod serve;
+mod status;
+mod unmount;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, FromArgMatches as _};
+
+use crate::error::{Error, Kind};
+
+pub use args::{Arguments, Command};
+
+/// What a run of `lancefs` ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// It did what it was asked.
+    Success,
+    /// It failed for a reason of its own; the line on standard error says which.
+    Failure,
+    /// The arguments make no sense.
+    Usage,
+    /// There is no such table, version, tag, branch or file.
+    NotFound,
+    /// The mountpoint is in use.
+    Busy,
+    /// `verify` found faults.
+    Faults,
+    /// Permission or credentials are missing.
+    Denied,
+}
+
+impl Exit {
+    /// Every exit, in the order of its code.
+    pub const ALL: [Self; 7] =
+        [Self::Success, Self::Failure, Self::Usage, Self::NotFound, Self::Busy, Self::Faults, Self::Denied];
+
+    /// The number that the shell sees.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Success => 0,
+            Self::Failure => 1,
+            Self::Usage => 2,
+            Self::NotFound => 3,
+            Self::Busy => 4,
+            Self::Faults => 5,
+            Self::Denied => 6,
+        }
+    }
+
+    /// What it means, for README and the manual page.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Failure => "it failed; standard error says why",
+            Self::Usage => "the arguments make no sense",
+            Self::NotFound => "no such table, version, tag, branch or file",
+            Self::Busy => "the mountpoint is in use",
+            Self::Faults => "verify found faults",
+            Self::Denied => "permission or credentials are missing",
+        }
+    }
+
+    fn of(error: &Error) -> Self {
+        match error.kind() {
+            Kind::NotFound => Self::NotFound,
+            Kind::Denied => Self::Denied,
+            Kind::Payload | Kind::Table | Kind::Descriptor | Kind::Stale | Kind::Timeout | Kind::Invalid | Kind::ReadOnly
+            | Kind::NotDirectory | Kind::IsDirectory | Kind::NoAttribute | Kind::NameTooLong | Kind::Internal => Self::Failure,
+        }
+    }
+}
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    let exit = match layers::parse(std::env::args_os().collect()) {
+        Ok(arguments) => run(arguments),
+        Err(layers::Fault::Usage(error)) => {
+            // Help and version are such errors too, and successes.
+            let _ = error.print();
+            if error.use_stderr() { Exit::Usage } else { Exit::Success }
+        }
+        Err(layers::Fault::Options(error)) => {
+            output::complain(&error);
+            Exit::Usage
+        }
+    };
+    ExitCode::from(exit.code())
+}
+
+fn run(arguments: Arguments) -> Exit {
+    let filter = std::env::var("LANCEFS_LOG").ok();
+    let done = match arguments.command {
+        Command::Mount(args) => mount::run(&args, filter.as_deref()),
+        Command::Unmount(args) => unmount::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Import(args) => import::run(&args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Arguments::command(), "lancefs", &mut std::io::stdout());
+            Ok(Exit::Success)
+        }
+        Command::Man => output::manual(),
+    };
+    done.unwrap_or_else(|error| {
+        output::complain(&error);
+        Exit::of(&error)
+    })
+}
+
+/// Parses arguments as the program does, for tests and the manual.
+///
+/// # Errors
+/// What the argument parser says.
+pub fn parse_from(arguments: &[&str]) -> Result<Arguments, clap::Error> {
+    Arguments::from_arg_matches(&Arguments::command().try_get_matches_from(arguments)?)
+}

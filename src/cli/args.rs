@@ -1,0 +1,207 @@
+//! The arguments, as the parser makes them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Mount a Lance table: every value of every row of every version is a file.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "lancefs", version, propagate_version = true)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Show a table as files
+    Mount(Box<MountArgs>),
+    /// Take a mount away
+    #[command(visible_alias = "umount")]
+    Unmount(UnmountArgs),
+    /// Say what is mounted
+    Status(StatusArgs),
+    /// Say what a file of a mount is and where its bytes are
+    Inspect(InspectArgs),
+    /// Check every value of a version against its object
+    Verify(VerifyArgs),
+    /// Make a row of each file
+    Import(ImportArgs),
+    /// Print a completion script
+    Completions {
+        /// For this shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    Man,
+}
+
+/// What is passed to the object store.
+#[derive(Args, Clone, Debug, Default)]
+pub struct StorageArgs {
+    /// Option of the object store (credentials, endpoint, region); repeatable
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    pub storage_option: Vec<(String, String)>,
+    /// File of KEY=VALUE lines with options of the object store, to keep secrets off the command line
+    #[arg(long, value_name = "FILE", env = "LANCEFS_STORAGE_OPTIONS_FILE")]
+    pub storage_options_file: Option<PathBuf>,
+}
+
+/// Which External references are followed.
+#[derive(Args, Clone, Debug, Default)]
+pub struct PolicyArgs {
+    /// Follow External references beneath this path or URI; * for all; repeatable
+    #[arg(long, value_name = "PREFIX", env = "LANCEFS_ALLOW_EXTERNAL", value_delimiter = ',')]
+    pub allow_external: Vec<String>,
+}
+
+/// `lancefs mount`.
+#[derive(Args, Clone, Debug)]
+pub struct MountArgs {
+    /// Path or s3://, gs://, az://, hf:// URI of the table
+    pub table: String,
+    /// Existing directory to mount at
+    pub mountpoint: PathBuf,
+    /// Stay in the foreground, log to standard error, tell systemd when ready
+    #[arg(long, short, env = "LANCEFS_FOREGROUND")]
+    pub foreground: bool,
+    /// Mount without staging
+    #[arg(long, env = "LANCEFS_READ_ONLY")]
+    pub read_only: bool,
+    /// Show this version, tag or branch only, as it is now
+    #[arg(long, value_name = "REF", env = "LANCEFS_AT")]
+    pub at: Option<String>,
+    /// How long a list of versions, tags or branches is believed [default: 1s for a local table, else 5s]
+    #[arg(long, value_name = "DURATION", env = "LANCEFS_REFRESH", value_parser = duration)]
+    pub refresh: Option<Duration>,
+    /// How long one operation may take, all retries included
+    #[arg(long, value_name = "DURATION", env = "LANCEFS_TIMEOUT", value_parser = duration, default_value = "60s")]
+    pub timeout: Duration,
+    /// Policy for External values
+    #[command(flatten)]
+    pub policy: PolicyArgs,
+    /// Let other users look into the mount
+    #[arg(long, env = "LANCEFS_ALLOW_OTHER")]
+    pub allow_other: bool,
+    /// Owner of all files [default: who mounts]
+    #[arg(long, value_name = "UID", env = "LANCEFS_UID")]
+    pub uid: Option<u32>,
+    /// Group of all files [default: of who mounts]
+    #[arg(long, value_name = "GID", env = "LANCEFS_GID")]
+    pub gid: Option<u32>,
+    /// Permissions of files, octal
+    #[arg(long, value_name = "MODE", env = "LANCEFS_FILE_MODE", value_parser = mode, default_value = "0444")]
+    pub file_mode: u16,
+    /// Permissions of directories, octal
+    #[arg(long, value_name = "MODE", env = "LANCEFS_DIR_MODE", value_parser = mode, default_value = "0555")]
+    pub dir_mode: u16,
+    /// Threads that read requests of the kernel
+    #[arg(long, value_name = "N", env = "LANCEFS_THREADS", value_parser = clap::value_parser!(u8).range(1..=64), default_value = "4")]
+    pub threads: u8,
+    /// Log of the daemon [default: beneath $XDG_STATE_HOME/lancefs]
+    #[arg(long, value_name = "FILE", env = "LANCEFS_LOG_FILE")]
+    pub log_file: Option<PathBuf>,
+    /// Options as fstab writes them: allow_other,refresh=5s
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// File with options, one key for each long flag (TOML)
+    #[arg(long, value_name = "FILE", env = "LANCEFS_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// What is passed to the object store
+    #[command(flatten)]
+    pub storage: StorageArgs,
+    /// This process is the daemon: report on standard output, then let go of it
+    #[arg(long, hide = true)]
+    pub daemon: bool,
+}
+
+/// `lancefs unmount`.
+#[derive(Args, Clone, Debug)]
+pub struct UnmountArgs {
+    /// Where it is mounted
+    pub mountpoint: PathBuf,
+    /// Take it from the tree although it is in use; it ends with its last user
+    #[arg(long)]
+    pub lazy: bool,
+}
+
+/// `lancefs status`.
+#[derive(Args, Clone, Debug)]
+pub struct StatusArgs {
+    /// Only this mount
+    pub mountpoint: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `lancefs inspect`.
+#[derive(Args, Clone, Debug)]
+pub struct InspectArgs {
+    /// A file in a mount
+    pub path: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `lancefs verify`.
+#[derive(Args, Clone, Debug)]
+pub struct VerifyArgs {
+    /// Path or URI of the table
+    pub table: String,
+    /// Version, tag or branch [default: the newest version]
+    #[arg(long, value_name = "REF")]
+    pub at: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Policy for External values
+    #[command(flatten)]
+    pub policy: PolicyArgs,
+    /// What is passed to the object store
+    #[command(flatten)]
+    pub storage: StorageArgs,
+}
+
+/// `lancefs import`.
+#[derive(Args, Clone, Debug)]
+pub struct ImportArgs {
+    /// Files, and directories with all files beneath them
+    #[arg(required = true, value_name = "FILES")]
+    pub files: Vec<PathBuf>,
+    /// Path or URI of the table, made if it is not there
+    pub table: String,
+    /// Make the table with Managed storage (clients older than 14 cannot read it)
+    #[arg(long)]
+    pub managed: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// What is passed to the object store
+    #[command(flatten)]
+    pub storage: StorageArgs,
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// `500ms`, `5s`, `2min`; a plain number is seconds.
+fn duration(text: &str) -> Result<Duration, String> {
+    if let Ok(seconds) = text.parse::<f64>() {
+        return Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string());
+    }
+    humantime::parse_duration(text).map_err(|e| e.to_string())
+}
+
+fn mode(text: &str) -> Result<u16, String> {
+    match u16::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        _ => Err("expected octal permissions, 0000 to 0777".to_owned()),
+    }
+}

@@ -1,0 +1,103 @@
+//! `lancefs mount`: starts the daemon and waits until it is ready, or is the daemon.
+//!
+//! The daemon is this program again, with `--daemon`: a process that has threads cannot fork. It
+//! reports on its standard output, which is a pipe to us: the line `ready`, or why not.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::args::MountArgs;
+use super::{Exit, output, serve};
+use crate::error::{Error, IoContext as _, Kind, Result};
+use crate::fuse::mount;
+use crate::telemetry;
+
+/// What a daemon says when its mount is usable.
+pub const READY: &str = "ready";
+
+/// Runs the command. `log` is the filter of the log.
+pub fn run(args: &MountArgs, log: Option<&str>) -> Result<Exit> {
+    telemetry::start(log);
+    let mountpoint = resolved(&args.mountpoint)?;
+    if args.foreground || args.daemon {
+        return serve::run(args, &mountpoint);
+    }
+    // Said here too, so that what is plainly wrong is said without starting anything.
+    mount::recover(&mountpoint)?;
+    let (code, report) = start_daemon(args, &mountpoint)?;
+    if report.trim() == READY {
+        return Ok(Exit::Success);
+    }
+    let exit = Exit::ALL.into_iter().find(|exit| Some(i32::from(exit.code())) == code);
+    output::remark(report.trim());
+    Ok(exit.filter(|exit| *exit != Exit::Success).unwrap_or(Exit::Failure))
+}
+
+/// Starts the daemon and waits for its report. Gives its exit code, if it has ended.
+fn start_daemon(args: &MountArgs, mountpoint: &Path) -> Result<(Option<i32>, String)> {
+    let program = std::env::current_exe().context(Kind::Internal, || "find this program".to_owned())?;
+    let log = daemon_log(args, mountpoint)?;
+    let mut daemon = Command::new(program);
+    // After the arguments as they were given, so that all layers of options mean the same there; but
+    // a `--` among them ends the flags, so it goes right behind the command's name.
+    let mut arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let command = arguments.iter().position(|argument| argument == "mount").unwrap_or(0);
+    arguments.insert(command + 1, "--daemon".into());
+    daemon.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    let mut daemon = daemon.spawn().context(Kind::Internal, || "start the daemon".to_owned())?;
+    let mut report = String::new();
+    if let Some(mut pipe) = daemon.stdout.take() {
+        pipe.read_to_string(&mut report).context(Kind::Internal, || "hear from the daemon".to_owned())?;
+    }
+    if report.trim() == READY {
+        return Ok((None, report));
+    }
+    let status = daemon.wait().context(Kind::Internal, || "wait for the daemon".to_owned())?;
+    if report.trim().is_empty() {
+        report = format!("the daemon ended without a word: {status}");
+    }
+    Ok((status.code(), report))
+}
+
+/// Where the daemon logs to: the file that was asked for, else one for the mountpoint beneath the
+/// user's state folder, else nowhere.
+fn daemon_log(args: &MountArgs, mountpoint: &Path) -> Result<Stdio> {
+    let path = match (&args.log_file, state_folder()) {
+        (Some(path), _) => path.clone(),
+        (None, Some(folder)) => {
+            let name = crate::name::fit(&crate::name::escape(&mountpoint.to_string_lossy()), ".log");
+            folder.join("log").join(name)
+        }
+        (None, None) => return Ok(Stdio::null()),
+    };
+    let what = || format!("open the log {}", path.display());
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).context(Kind::Invalid, what)?;
+    }
+    Ok(std::fs::File::options().create(true).append(true).open(&path).context(Kind::Invalid, what)?.into())
+}
+
+fn state_folder() -> Option<PathBuf> {
+    let folder = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")))?;
+    Some(state.join("lancefs"))
+}
+
+/// A mountpoint as the kernel lists it: absolute and without symlinks. The last component is not
+/// looked at, as it may be a mount whose daemon has died.
+pub fn resolved(mountpoint: &Path) -> Result<PathBuf> {
+    let what = || format!("mountpoint {}", mountpoint.display());
+    let absolute = std::path::absolute(mountpoint).context(Kind::Invalid, what)?;
+    let dead = std::fs::symlink_metadata(&absolute).is_err_and(|e| e.kind() != std::io::ErrorKind::NotFound);
+    if !dead && let Ok(canonical) = absolute.canonicalize() {
+        return Ok(canonical);
+    }
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => match parent.canonicalize() {
+            Ok(parent) => Ok(parent.join(name)),
+            Err(_) => Ok(absolute),
+        },
+        _ => Err(Error::new(Kind::Invalid, format!("{} cannot be a mountpoint", mountpoint.display()))),
+    }
+}

@@ -1,0 +1,165 @@
+//! The process that serves a mount, in the foreground or as a daemon.
+//!
+//! ```text
+//! open the table ─▶ mount ─▶ serve (threads) ─▶ list the mountpoint ─▶ ready
+//!                                │
+//!                SIGTERM, SIGINT ┴ unmounted by somebody ─▶ take the mount away ─▶ end
+//! ```
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuser::Session;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+
+use super::args::{MountArgs, PolicyArgs, StorageArgs};
+use super::{Exit, mount as command, output};
+use crate::config;
+use crate::error::{Error, IoContext as _, Kind, Result};
+use crate::fs::{Fs, Look};
+use crate::fuse::mount::{self, Access, How, Mounting};
+use crate::fuse::{Adapter, Answering};
+use crate::table::{self, Policy, Table, redacted};
+
+const REFRESH_LOCAL: Duration = Duration::from_secs(1);
+const REFRESH_REMOTE: Duration = Duration::from_secs(5);
+
+/// Serves until it is told to end or unmounted. As a daemon, reports on standard output.
+pub fn run(args: &MountArgs, mountpoint: &Path) -> Result<Exit> {
+    if !args.daemon {
+        return serve(args, mountpoint, Life::Foreground);
+    }
+    rustix::process::setsid().map_err(std::io::Error::from).context(Kind::Internal, || "leave the session".to_owned())?;
+    let served = serve(args, mountpoint, Life::Daemon);
+    if let Err(error) = &served {
+        // Goes to whoever started us if that was before the mount was ready, else to the log.
+        output::say(error);
+        tracing::error!(%error, "ended");
+        return Ok(Exit::of(error));
+    }
+    served
+}
+
+/// How a serving process lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Foreground,
+    Daemon,
+}
+
+fn serve(args: &MountArgs, mountpoint: &Path, life: Life) -> Result<Exit> {
+    mount::recover(mountpoint)?;
+    let runtime = Runtime::new().context(Kind::Internal, || "start the runtime".to_owned())?;
+    let table = runtime.block_on(open_table(args))?;
+    let mounting = Mounting {
+        mountpoint: mountpoint.to_owned(),
+        source: redacted(&table.source.uri),
+        access: if args.allow_other { Access::Everybody } else { Access::Owner },
+        threads: args.threads.into(),
+    };
+    let look = look(args, &table);
+    let fs = Arc::new(Fs::new(table, look));
+    let answering = Answering { fs, runtime: runtime.handle().clone(), timeout: args.timeout };
+    let session = mounting.mount(Adapter::new(answering))?;
+    let served = runtime.block_on(attend(session, mountpoint, life));
+    // Tasks that still wait for a store must not keep the process.
+    runtime.shutdown_background();
+    served
+}
+
+/// Runs the session and ends it, whichever of the ways to end comes first.
+async fn attend(session: Session<Adapter>, mountpoint: &Path, life: Life) -> Result<Exit> {
+    let (ended, mut end) = oneshot::channel();
+    let run = move || {
+        let _ = ended.send(session.run());
+    };
+    std::thread::Builder::new().name("session".to_owned()).spawn(run).context(Kind::Internal, || "start a thread".to_owned())?;
+    let stop = |kind| signal(kind).context(Kind::Internal, || "listen for signals".to_owned());
+    let (mut terminate, mut interrupt) = (stop(SignalKind::terminate())?, stop(SignalKind::interrupt())?);
+    if let Err(error) = ready(mountpoint, life).await {
+        let _ = mount::unmount(mountpoint, How::Lazily);
+        return Err(error);
+    }
+    tokio::select! {
+        served = &mut end => return report(served),
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("told to end");
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    if mount::unmount(mountpoint, How::IfIdle).is_err() {
+        mount::unmount(mountpoint, How::Lazily)?;
+        // Whoever has it open keeps nothing that could be lost; they see the end of the mount.
+        return Ok(Exit::Success);
+    }
+    report((&mut end).await)
+}
+
+fn report(served: Result<std::io::Result<()>, oneshot::error::RecvError>) -> Result<Exit> {
+    match served {
+        Ok(result) => result.context(Kind::Internal, || "serve the kernel".to_owned()).map(|()| Exit::Success),
+        Err(_) => Err(Error::new(Kind::Internal, "the session ended without a word")),
+    }
+}
+
+/// Lists the mountpoint, as its first user would, and tells whoever waits.
+async fn ready(mountpoint: &Path, life: Life) -> Result<()> {
+    let path = mountpoint.to_owned();
+    let listing = tokio::task::spawn_blocking(move || std::fs::read_dir(path).map(Iterator::count));
+    let listed = listing.await.map_err(|e| Error::caused(Kind::Internal, "list the mount", e))?;
+    listed.context(Kind::Internal, || format!("list {}", mountpoint.display()))?;
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    if life == Life::Daemon {
+        output::say(command::READY);
+        // The pipe is closed by putting something else in its place: who started us sees its end.
+        let null = mount::null()?;
+        rustix::stdio::dup2_stdout(&null).map_err(std::io::Error::from).context(Kind::Internal, || "let go of the pipe".to_owned())?;
+    }
+    tracing::info!(mountpoint = %mountpoint.display(), "mounted");
+    Ok(())
+}
+
+async fn open_table(args: &MountArgs) -> Result<Table> {
+    let local = !args.table.contains("://") || args.table.starts_with("file");
+    let options = table::Options {
+        refresh: args.refresh.unwrap_or(if local { REFRESH_LOCAL } else { REFRESH_REMOTE }),
+        policy: policy(&args.policy)?,
+        storage: storage(&args.storage)?,
+        at: args.at.clone(),
+    };
+    let opening = Table::open(&args.table, options);
+    let late = |_| {
+        let seconds = args.timeout.as_secs_f64();
+        Error::new(Kind::Timeout, format!("{}: no answer within {seconds} s", redacted(&args.table)))
+    };
+    tokio::time::timeout(args.timeout, opening).await.map_err(late)?
+}
+
+/// The policy that flags ask for.
+pub fn policy(args: &PolicyArgs) -> Result<Policy> {
+    Policy::new(&args.allow_external)
+}
+
+/// The options of the object store; flags go before the file.
+pub fn storage(args: &StorageArgs) -> Result<HashMap<String, String>> {
+    let mut options = HashMap::new();
+    if let Some(path) = &args.storage_options_file {
+        options.extend(config::storage_options_file(path)?);
+    }
+    options.extend(args.storage_option.iter().cloned());
+    Ok(options)
+}
+
+fn look(args: &MountArgs, table: &Table) -> Look {
+    Look {
+        uid: args.uid.unwrap_or_else(|| rustix::process::getuid().as_raw()),
+        gid: args.gid.unwrap_or_else(|| rustix::process::getgid().as_raw()),
+        file_mode: args.file_mode,
+        dir_mode: args.dir_mode,
+        refresh: table.catalog.refresh(),
+    }
+}

@@ -1,0 +1,58 @@
+//! `lancefs verify`.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::runtime::Runtime;
+
+use super::args::VerifyArgs;
+use super::{Exit, output, serve};
+use crate::error::{IoContext as _, Kind, Result};
+use crate::maintain::verify::{Fault, verify};
+use crate::table::{Options, Table};
+
+/// Runs the command.
+pub fn run(args: &VerifyArgs) -> Result<Exit> {
+    let runtime = Runtime::new().context(Kind::Internal, || "start the runtime".to_owned())?;
+    let options = Options {
+        refresh: Duration::MAX,
+        policy: serve::policy(&args.policy)?,
+        storage: serve::storage(&args.storage)?,
+        at: args.at.clone(),
+    };
+    let (bar, mut faults) = (output::bar(0, "{bar:40} {pos}/{len} rows, {eta} left"), Vec::new());
+    let summary = runtime.block_on(async {
+        let table = Table::open(&args.table, options).await?;
+        let progress = |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        };
+        let found = |fault: Fault| {
+            if !args.json {
+                bar.suspend(|| output::say(format_args!("{fault}")));
+            }
+            faults.push(fault);
+        };
+        verify(&table, progress, found).await
+    });
+    bar.finish_and_clear();
+    let summary = summary?;
+    if args.json {
+        let list: Vec<_> = faults.iter().map(|f| json!({ "row": f.row, "file": f.file, "error": f.error })).collect();
+        output::say(format_args!(
+            "{:#}",
+            json!({ "version": summary.version, "rows": summary.rows, "values": summary.values, "objects": summary.objects, "bytes": summary.bytes, "faults": list })
+        ));
+    } else {
+        output::say(format_args!(
+            "version {}: {} rows, {} values in {} objects, {} bytes: {} faults",
+            summary.version,
+            summary.rows,
+            summary.values,
+            summary.objects,
+            summary.bytes,
+            faults.len()
+        ));
+    }
+    Ok(if faults.is_empty() { Exit::Success } else { Exit::Faults })
+}

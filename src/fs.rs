@@ -1,0 +1,184 @@
+//! Every operation of the mounted tree, async, in our own words: no fuser, no lance, no errno.
+//!
+//! Difficulties, and what answers each:
+//!
+//! 1. One bad value must not spoil its directory: a value that cannot be resolved is still listed
+//!    and looked up ([`Looked::Failing`]), so that its siblings show and its
+//!    `user.lancefs.error` can be read; asking for its attributes or its bytes gives the error.
+//! 2. The kernel remembers names for as long as we say: within a version that is for ever
+//!    ([`WITHIN_VERSION`]), elsewhere one refresh period.
+//! 3. Nothing is kept for a name that was looked up: numbers are decoded (`tree::ino`), texts are
+//!    in a small cache, handles live as long as the file is open.
+
+mod attr;
+mod handles;
+mod lookup;
+mod open;
+mod readdir;
+mod status;
+mod xattr;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use ::lru::LruCache;
+
+use crate::error::{Error, Kind, Result};
+use crate::store::lru::Lru;
+use crate::table::{Snapshot, Table};
+use crate::tree::{Node, Slot};
+use crate::units::{ByteLen, Ino};
+
+pub use handles::Handle;
+pub use open::{Content, Opened};
+pub use readdir::Sink;
+pub use status::{Counter, Counters};
+
+use handles::Handles;
+
+/// How long names and attributes within a version are believed: they never change, a day is enough
+/// to never ask again and short enough to forget an inode number of a removed version.
+pub const WITHIN_VERSION: Duration = Duration::from_secs(24 * 3600);
+/// Memory for rendered `row.json` and `.version.json` texts, in bytes.
+const TEXTS_BYTES: u64 = 16 << 20;
+/// Nodes whose last failure is remembered for `user.lancefs.error`.
+const FAILURES: usize = 1024;
+
+/// How the tree looks to the kernel.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// Owner of everything.
+    pub uid: u32,
+    /// Group of everything.
+    pub gid: u32,
+    /// Permission bits of files.
+    pub file_mode: u16,
+    /// Permission bits of directories.
+    pub dir_mode: u16,
+    /// How long names outside of versions are believed.
+    pub refresh: Duration,
+}
+
+/// What a directory entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A directory.
+    Directory,
+    /// A regular file.
+    File,
+    /// A symbolic link.
+    Symlink,
+}
+
+/// The attributes of a node.
+#[derive(Clone, Copy, Debug)]
+pub struct Attr {
+    /// Its number.
+    pub ino: Ino,
+    /// What it is.
+    pub kind: FileKind,
+    /// Exact, in bytes; of a symlink, its target's length.
+    pub size: ByteLen,
+    /// Modification, change and access time in one.
+    pub time: SystemTime,
+    /// How long these attributes are believed.
+    pub ttl: Duration,
+}
+
+/// The answer to a lookup.
+#[derive(Clone, Debug)]
+pub enum Looked {
+    /// The node, and how long its name is believed.
+    Found(Attr, Duration),
+    /// It is there by its name, and cannot be resolved: its attributes must be asked for, and fail.
+    Failing(Attr, Duration),
+    /// It is not there, and never will be: may be remembered.
+    Never(Duration),
+}
+
+/// The mounted tree.
+pub struct Fs {
+    table: Table,
+    look: Look,
+    started: SystemTime,
+    handles: Handles,
+    texts: Lru<Node, Arc<[u8]>>,
+    failures: Mutex<LruCache<Ino, String>>,
+    counters: Counters,
+}
+
+impl Fs {
+    /// The tree of a table.
+    pub fn new(table: Table, look: Look) -> Self {
+        let most = std::num::NonZeroUsize::new(FAILURES).unwrap_or(std::num::NonZeroUsize::MIN);
+        Self {
+            table,
+            look,
+            started: SystemTime::now(),
+            handles: Handles::default(),
+            texts: Lru::new(TEXTS_BYTES),
+            failures: Mutex::new(LruCache::new(most)),
+            counters: Counters::default(),
+        }
+    }
+
+    /// How the tree looks.
+    pub fn look(&self) -> &Look {
+        &self.look
+    }
+
+    /// The figures of this mount.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Remembers why an operation on a node failed, and logs it; an expected miss is not a failure.
+    pub fn failed(&self, operation: &'static str, ino: Ino, error: &Error) {
+        match error.kind() {
+            Kind::NotFound | Kind::NoAttribute | Kind::ReadOnly | Kind::NotDirectory | Kind::IsDirectory | Kind::NameTooLong => {
+                tracing::debug!(operation, %ino, %error, "refused");
+                return;
+            }
+            Kind::Payload | Kind::Table | Kind::Descriptor | Kind::Stale | Kind::Denied | Kind::Timeout | Kind::Invalid | Kind::Internal => {}
+        }
+        self.counters.add(Counter::Failures, 1);
+        tracing::error!(operation, %ino, %error, "failed");
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.put(ino, error.chain());
+    }
+
+    /// Why an operation on a node failed last.
+    fn failure(&self, ino: Ino) -> Option<String> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).peek(&ino).cloned()
+    }
+
+    fn number(&self, node: &Node) -> Result<Ino> {
+        self.table.numbers.number(node)
+    }
+
+    fn node(&self, ino: Ino) -> Result<Node> {
+        self.table.numbers.node(ino)
+    }
+
+    async fn snapshot(&self, slot: Slot) -> Result<Arc<Snapshot>> {
+        self.table.snapshot(slot).await
+    }
+}
+
+/// Says in which version and row something failed.
+fn place(snapshot: &Snapshot, row: crate::units::RowIndex) -> String {
+    match &snapshot.id.branch {
+        Some(branch) => format!("branch {branch} version {} row {row}", snapshot.id.version),
+        None => format!("version {} row {row}", snapshot.id.version),
+    }
+}
+
+/// An operation for files on a directory.
+fn is_directory(node: &Node) -> Error {
+    Error::new(Kind::IsDirectory, format!("{node:?} is a directory"))
+}
+
+/// An operation for directories on a file.
+fn not_directory(node: &Node) -> Error {
+    Error::new(Kind::NotDirectory, format!("{node:?} is no directory"))
+}

@@ -1,0 +1,97 @@
+//! Open files and directories.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::error::{Error, Kind, Result};
+use crate::store::{Interval, RangeRead};
+
+/// The number of an open file or directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Handle(pub u64);
+
+/// A directory whose list needs no handle: all of them share this one.
+const STATELESS: Handle = Handle(0);
+
+/// What an open file reads from.
+#[derive(Clone)]
+pub enum OpenFile {
+    /// An interval of an object that is held open.
+    Value(Arc<dyn RangeRead>, Interval),
+    /// A text that was made when the file was opened.
+    Text(Arc<[u8]>),
+}
+
+#[derive(Clone)]
+enum Open {
+    File(OpenFile),
+    Names(Arc<Vec<Arc<str>>>),
+}
+
+/// The open handles of one mount.
+#[derive(Default)]
+pub struct Handles {
+    open: RwLock<HashMap<Handle, Open>>,
+    last: AtomicU64,
+}
+
+impl Handles {
+    /// Keeps an open file until it is released.
+    pub fn open_file(&self, file: OpenFile) -> Handle {
+        self.insert(Open::File(file))
+    }
+
+    /// Keeps the names that a directory lists, if it lists names.
+    pub fn open_directory(&self, names: Option<Arc<Vec<Arc<str>>>>) -> Handle {
+        names.map_or(STATELESS, |names| self.insert(Open::Names(names)))
+    }
+
+    /// An open file.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] for a handle that is not open.
+    pub fn file(&self, handle: Handle) -> Result<OpenFile> {
+        match self.get(handle) {
+            Some(Open::File(file)) => Ok(file),
+            Some(Open::Names(_)) | None => Err(not_open(handle)),
+        }
+    }
+
+    /// The names that an open directory lists.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] for a handle that is not open.
+    pub fn names(&self, handle: Handle) -> Result<Arc<Vec<Arc<str>>>> {
+        match self.get(handle) {
+            Some(Open::Names(names)) => Ok(names),
+            Some(Open::File(_)) | None => Err(not_open(handle)),
+        }
+    }
+
+    /// Forgets a handle, and with it the file descriptor that it held.
+    pub fn release(&self, handle: Handle) {
+        if handle != STATELESS {
+            self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&handle);
+        }
+    }
+
+    /// How many handles are open.
+    pub fn count(&self) -> usize {
+        self.open.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    fn insert(&self, open: Open) -> Handle {
+        let handle = Handle(self.last.fetch_add(1, Ordering::Relaxed) + 1);
+        self.open.write().unwrap_or_else(PoisonError::into_inner).insert(handle, open);
+        handle
+    }
+
+    fn get(&self, handle: Handle) -> Option<Open> {
+        self.open.read().unwrap_or_else(PoisonError::into_inner).get(&handle).cloned()
+    }
+}
+
+fn not_open(handle: Handle) -> Error {
+    Error::new(Kind::Invalid, format!("handle {} is not open", handle.0))
+}

@@ -1,0 +1,128 @@
+//! Opening and reading.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::handles::OpenFile;
+use super::{Counter, Fs, Handle, is_directory, place};
+use crate::error::{Error, Kind, Result};
+use crate::store::{self, Interval, Place};
+use crate::table::{self, Value};
+use crate::tree::Node;
+use crate::units::{self, BlobOffset, ByteLen, Ino};
+
+/// An open file, and whether the kernel may keep its pages.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    /// The handle to read from.
+    pub handle: Handle,
+    /// Whether the bytes can ever change.
+    pub content: Content,
+}
+
+/// Whether bytes can change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Never: pages may be kept across opens.
+    Immutable,
+    /// A new text at each open.
+    Volatile,
+}
+
+impl Fs {
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// [`Kind::IsDirectory`]; for a value, why it cannot be resolved or its object opened.
+    pub async fn open(&self, ino: Ino) -> Result<Opened> {
+        let node = self.node(ino)?;
+        let (file, content) = match &node {
+            Node::Value(slot, row, leaf, ordinal) => {
+                let snapshot = self.snapshot(*slot).await?;
+                let (_, value) = self.value(&snapshot, *row, *leaf, *ordinal).await?;
+                let opened = open_value(&value).await.map_err(|e| e.at(place(&snapshot, *row)))?;
+                (opened, Content::Immutable)
+            }
+            Node::VersionJson(_) | Node::RowJson(..) => (OpenFile::Text(self.text(&node).await?), Content::Immutable),
+            Node::Status | Node::Metrics => (OpenFile::Text(self.report(&node).into_bytes().into()), Content::Volatile),
+            Node::Latest(_) | Node::Tag(_) => return Err(Error::new(Kind::Invalid, format!("{node:?} is a symlink"))),
+            Node::Root | Node::Tags | Node::Branches | Node::Branch(_) | Node::Control | Node::Version(_) | Node::Row(..) => {
+                return Err(is_directory(&node));
+            }
+        };
+        self.counters.add(Counter::Opens, 1);
+        Ok(Opened { handle: self.handles.open_file(file), content })
+    }
+
+    /// Reads up to `len` bytes; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// [`Kind::Payload`] where the object is shorter than its descriptor says, and whatever its
+    /// store gives.
+    pub async fn read(&self, handle: Handle, offset: BlobOffset, len: ByteLen) -> Result<Bytes> {
+        let bytes = match self.handles.file(handle)? {
+            OpenFile::Value(object, value) => {
+                let len = value.len.clamp(offset, len);
+                if len.get() == 0 {
+                    return Ok(Bytes::new());
+                }
+                let start = value.offset.plus(offset);
+                let start = start.ok_or_else(|| Error::new(Kind::Invalid, format!("offset {offset} overflows")))?;
+                object.read(Interval { offset: start, len }).await?
+            }
+            OpenFile::Text(text) => {
+                let start = units::usize_of(offset.get()).min(text.len());
+                let end = start.saturating_add(units::usize_of(len.get())).min(text.len());
+                Bytes::copy_from_slice(&text[start..end])
+            }
+        };
+        self.counters.add(Counter::BytesRead, units::u64_of(bytes.len()));
+        Ok(bytes)
+    }
+
+    /// Closes a file or directory.
+    pub fn release(&self, handle: Handle) {
+        self.handles.release(handle);
+    }
+
+    /// The text of `row.json` or `.version.json`, rendered once while it is in use.
+    pub(super) async fn text(&self, node: &Node) -> Result<Arc<[u8]>> {
+        let cell = self.texts.cell(node);
+        let render = || async {
+            Ok::<Arc<[u8]>, Error>(match node {
+                Node::RowJson(slot, row) => {
+                    let snapshot = self.snapshot(*slot).await?;
+                    let text = table::row_json(&snapshot, *row).await;
+                    text.map_err(|e| e.at(place(&snapshot, *row)))?.into()
+                }
+                Node::VersionJson(slot) => table::version_json(&*self.snapshot(*slot).await?).await?.into(),
+                _ => return Err(Error::new(Kind::Internal, format!("{node:?} has no text"))),
+            })
+        };
+        let text = cell.get_or_try_init(render).await?.clone();
+        self.texts.weigh(node, units::u64_of(text.len()));
+        Ok(text)
+    }
+}
+
+/// Opens the object of a value. A local object that is too short for the value is found out here,
+/// before a byte of it has been given to anybody; an empty value needs no object.
+async fn open_value(value: &Value) -> Result<OpenFile> {
+    if value.interval.len.get() == 0 {
+        return Ok(OpenFile::Text(Arc::default()));
+    }
+    let object = store::open(&value.located.object)?;
+    if matches!(value.located.object.place, Place::Local(_)) {
+        let length = object.len().await?;
+        let end = value.interval.offset.end(value.interval.len);
+        if end.is_none_or(|end| end.get() > length.get()) {
+            let text = format!(
+                "{} is truncated: {length} bytes, and the value is {} bytes at {}",
+                value.located.object.uri, value.interval.len, value.interval.offset
+            );
+            return Err(Error::new(Kind::Payload, text));
+        }
+    }
+    Ok(OpenFile::Value(object, value.interval))
+}

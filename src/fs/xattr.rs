@@ -1,0 +1,94 @@
+//! Extended attributes: what a value is and where its bytes are.
+
+use super::Fs;
+use crate::error::{Error, Kind, Result};
+use crate::store::{self, Interval};
+use crate::table::{Row, Value};
+use crate::tree::Node;
+use crate::units::{ByteLen, Ino};
+
+const ERROR: &str = "user.lancefs.error";
+const KIND: &str = "user.lancefs.kind";
+const OBJECT: &str = "user.lancefs.object";
+const OFFSET: &str = "user.lancefs.offset";
+const SIZE: &str = "user.lancefs.size";
+const ROW_ADDRESS: &str = "user.lancefs.row_address";
+const ROW_ID: &str = "user.lancefs.row_id";
+const FIELD_ID: &str = "user.lancefs.field_id";
+const MIME_TYPE: &str = "user.mime_type";
+
+/// The attributes of every value.
+const OF_VALUE: [&str; 8] = [KIND, OBJECT, OFFSET, SIZE, ROW_ADDRESS, ROW_ID, FIELD_ID, MIME_TYPE];
+
+/// How much of a value is looked at to guess its type; the longest signature that is known to
+/// `infer` ends before.
+const SNIFF_BYTES: u64 = 8192;
+/// The type of what is not recognised.
+const UNKNOWN_TYPE: &str = "application/octet-stream";
+
+impl Fs {
+    /// Whether a name is one of ours; every other is answered without looking at anything.
+    pub fn knows_xattr(name: &str) -> bool {
+        name == ERROR || OF_VALUE.contains(&name)
+    }
+
+    /// The value of an attribute.
+    ///
+    /// # Errors
+    /// [`Kind::NoAttribute`] where the node has none of that name; for a value, why it cannot be
+    /// resolved.
+    pub async fn getxattr(&self, ino: Ino, name: &str) -> Result<String> {
+        let none = || Error::new(Kind::NoAttribute, format!("no attribute {name:?}"));
+        if name == ERROR {
+            return self.failure(ino).ok_or_else(none);
+        }
+        if !OF_VALUE.contains(&name) {
+            return Err(none());
+        }
+        let Node::Value(slot, row, leaf, ordinal) = self.node(ino)? else { return Err(none()) };
+        let snapshot = self.snapshot(slot).await?;
+        let (page, value) = self.value(&snapshot, row, leaf, ordinal).await?;
+        let field_id = snapshot.leaf(leaf)?.field_id;
+        if name == MIME_TYPE {
+            return sniff(&value).await;
+        }
+        Ok(describe(&page, &value, field_id).into_iter().find_map(|(n, v)| (n == name).then_some(v)).unwrap_or_default())
+    }
+
+    /// The names of a node's attributes.
+    ///
+    /// # Errors
+    /// [`Kind::Stale`] for a number of no node.
+    pub fn listxattr(&self, ino: Ino) -> Result<Vec<&'static str>> {
+        let mut names = match self.node(ino)? {
+            Node::Value(..) => OF_VALUE.to_vec(),
+            _ => Vec::new(),
+        };
+        if self.failure(ino).is_some() {
+            names.push(ERROR);
+        }
+        Ok(names)
+    }
+}
+
+fn describe(row: &Row, value: &Value, field_id: i32) -> [(&'static str, String); 7] {
+    [
+        (KIND, value.located.kind.word().to_owned()),
+        (OBJECT, value.located.object.uri.to_string()),
+        (OFFSET, value.interval.offset.to_string()),
+        (SIZE, value.interval.len.to_string()),
+        (ROW_ADDRESS, row.address().to_string()),
+        (ROW_ID, row.id().to_string()),
+        (FIELD_ID, field_id.to_string()),
+    ]
+}
+
+async fn sniff(value: &Value) -> Result<String> {
+    let len = value.interval.len.get().min(SNIFF_BYTES);
+    if len == 0 {
+        return Ok(UNKNOWN_TYPE.to_owned());
+    }
+    let object = store::open(&value.located.object)?;
+    let head = object.read(Interval { offset: value.interval.offset, len: ByteLen::new(len) }).await?;
+    Ok(infer::get(&head).map_or(UNKNOWN_TYPE, |kind| kind.mime_type()).to_owned())
+}

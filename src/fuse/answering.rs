@@ -1,0 +1,81 @@
+//! Runs an operation and answers its request.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tracing::Instrument as _;
+
+use crate::error::{Error, Kind, Result};
+use crate::fs::{Counter, Fs};
+use crate::units::Ino;
+
+/// Where operations run.
+#[derive(Clone)]
+pub struct Answering {
+    /// What they are operations of.
+    pub fs: Arc<Fs>,
+    /// Where those that wait are moved to.
+    pub runtime: Handle,
+    /// How long one may take, all retries included.
+    pub timeout: Duration,
+}
+
+/// What a request is about, for the log and for `user.lancefs.error`.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// The operation.
+    pub operation: &'static str,
+    /// The node it is for.
+    pub ino: Ino,
+}
+
+impl Answering {
+    /// Polls an operation once on this thread and answers if it is ready; else moves it to the
+    /// runtime, where it has until the deadline. `answer` is called exactly once, unless the
+    /// operation panics on the runtime: then it is dropped, and the reply in it answers EIO.
+    pub fn run<T, F, A>(&self, request: Request, operation: F, answer: A)
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+        A: FnOnce(Result<T>) + Send + 'static,
+    {
+        self.fs.counters().add(Counter::Requests, 1);
+        let _in_runtime = self.runtime.enter();
+        let mut operation = Box::pin(operation);
+        let mut context = Context::from_waker(Waker::noop());
+        let first = std::panic::catch_unwind(AssertUnwindSafe(|| operation.as_mut().poll(&mut context)));
+        match first {
+            Ok(Poll::Ready(result)) => answer(self.noted(request, result)),
+            Err(_) => answer(self.noted(request, Err(panicked(request)))),
+            Ok(Poll::Pending) => {
+                let this = self.clone();
+                let span = tracing::debug_span!("request", request.operation, ino = %request.ino);
+                let waits = async move {
+                    let result = tokio::time::timeout(this.timeout, operation).await;
+                    let result = result.unwrap_or_else(|_| Err(late(request, this.timeout)));
+                    answer(this.noted(request, result));
+                };
+                self.runtime.spawn(waits.instrument(span));
+            }
+        }
+    }
+
+    fn noted<T>(&self, request: Request, result: Result<T>) -> Result<T> {
+        if let Err(error) = &result {
+            self.fs.failed(request.operation, request.ino, error);
+        }
+        result
+    }
+}
+
+fn panicked(request: Request) -> Error {
+    Error::new(Kind::Internal, format!("{} panicked", request.operation))
+}
+
+fn late(request: Request, timeout: Duration) -> Error {
+    let seconds = timeout.as_secs_f64();
+    Error::new(Kind::Timeout, format!("{}: no answer within {seconds} s", request.operation))
+}

@@ -1,0 +1,22 @@
+//! The one table from what happened to an errno (README "Errors").
+
+use fuser::Errno;
+
+use crate::error::Kind;
+
+/// The errno of a kind of error.
+pub fn errno(kind: Kind) -> Errno {
+    match kind {
+        Kind::NotFound => Errno::ENOENT,
+        Kind::ReadOnly => Errno::EROFS,
+        Kind::Payload | Kind::Table | Kind::Descriptor | Kind::Internal => Errno::EIO,
+        Kind::Stale => Errno::ESTALE,
+        Kind::Denied => Errno::EACCES,
+        Kind::Timeout => Errno::ETIMEDOUT,
+        Kind::Invalid => Errno::EINVAL,
+        Kind::NotDirectory => Errno::ENOTDIR,
+        Kind::IsDirectory => Errno::EISDIR,
+        Kind::NoAttribute => Errno::ENODATA,
+        Kind::NameTooLong => Errno::ENAMETOOLONG,
+    }
+}

@@ -1,0 +1,283 @@
+//! Mounting and unmounting.
+//!
+//! 1. Root mounts by the system call, under the type `fuse.lancefs`, so that `mount`, `findmnt` and
+//!    `umount -t` know it; fuser 0.18 would mount as plain `fuse` (`src/mnt/fuse_pure.rs:539`).
+//!    Others go through `fusermount3`, which fuser calls.
+//! 2. A daemon that was killed leaves "Transport endpoint is not connected": [`recover`] takes a
+//!    mountpoint of ours away that answers so.
+//! 3. A failure names the missing piece: no `/dev/fuse`, no `fusermount3`, no `user_allow_other`.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use fuser::{Config, MountOption, Session, SessionACL};
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use super::Adapter;
+use crate::error::{Error, IoContext as _, Kind, Result};
+
+/// The type under which mounts appear.
+pub const FS_TYPE: &str = "fuse.lancefs";
+const DEVICE: &str = "/dev/fuse";
+const HELPER: &str = "fusermount3";
+
+/// Who may look into the mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The user that mounts, and nobody else, not even root.
+    Owner,
+    /// Everybody whom the modes allow.
+    Everybody,
+}
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct Mounting {
+    /// Where.
+    pub mountpoint: PathBuf,
+    /// The source that `mount` shows: the table, without credentials.
+    pub source: String,
+    /// For whom.
+    pub access: Access,
+    /// How many threads read requests of the kernel.
+    pub threads: usize,
+}
+
+impl Mounting {
+    /// Mounts, and gives the session that has to be run. Always `nosuid,nodev,noexec` and, as there
+    /// is nothing to write, `ro`.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] with the missing piece.
+    pub fn mount(&self, adapter: Adapter) -> Result<Session<Adapter>> {
+        if !Path::new(DEVICE).exists() {
+            let text = format!("{DEVICE} is not there: load the fuse module (modprobe fuse), or give the container the device (--device {DEVICE})");
+            return Err(Error::new(Kind::Invalid, text));
+        }
+        if rustix::process::geteuid().is_root() {
+            let device = self.mount_as_root()?;
+            let session = Session::from_fd(adapter, device, self.acl(), self.config());
+            return session.map_err(|e| {
+                // The mount is there without anybody to serve it.
+                let _ = unmount(&self.mountpoint, How::Lazily);
+                self.failed(e)
+            });
+        }
+        Session::new(adapter, &self.mountpoint, &self.config()).map_err(|e| self.failed(e))
+    }
+
+    fn mount_as_root(&self) -> Result<OwnedFd> {
+        let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|e| self.failed(e.into()))?;
+        let mut data = format!("fd={},rootmode=40000,user_id=0,group_id=0,default_permissions", device.as_raw_fd());
+        if self.access == Access::Everybody {
+            data.push_str(",allow_other");
+        }
+        let data = std::ffi::CString::new(data).map_err(|e| self.failed(e.into()))?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
+        rustix::mount::mount(&*self.source, &self.mountpoint, FS_TYPE, flags, data.as_c_str())
+            .map_err(|e| self.failed(e.into()))?;
+        Ok(device)
+    }
+
+    fn acl(&self) -> SessionACL {
+        match self.access {
+            Access::Owner => SessionACL::Owner,
+            Access::Everybody => SessionACL::All,
+        }
+    }
+
+    fn config(&self) -> Config {
+        let mut config = Config::default();
+        config.mount_options = vec![
+            MountOption::FSName(self.source.clone()),
+            MountOption::Subtype("lancefs".to_owned()),
+            MountOption::NoSuid,
+            MountOption::NoDev,
+            MountOption::NoExec,
+            MountOption::RO,
+            MountOption::DefaultPermissions,
+        ];
+        config.acl = self.acl();
+        config.n_threads = Some(self.threads);
+        config.clone_fd = true;
+        config
+    }
+
+    fn failed(&self, error: io::Error) -> Error {
+        let text = error.to_string();
+        let hint = if text.contains("user_allow_other") {
+            "; --allow-other needs the line user_allow_other in /etc/fuse.conf"
+        } else if error.kind() == io::ErrorKind::NotFound && !has_helper() {
+            "; fusermount3 is not there: install fuse3 (apt-get install fuse3), or mount as root"
+        } else if error.kind() == io::ErrorKind::PermissionDenied {
+            "; is the mountpoint yours, and may you open /dev/fuse?"
+        } else {
+            ""
+        };
+        Error::caused(Kind::Invalid, format!("mount at {}{hint}", self.mountpoint.display()), error)
+    }
+}
+
+fn has_helper() -> bool {
+    Command::new(HELPER).arg("--version").output().is_ok()
+}
+
+/// Whether a mount that is in use is taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Not while it is in use.
+    IfIdle,
+    /// From the tree at once; it ends when the last user has gone.
+    Lazily,
+}
+
+/// Unmounts.
+///
+/// # Errors
+/// [`Kind::Invalid`] where it is in use or not ours to unmount.
+pub fn unmount(mountpoint: &Path, how: How) -> Result<()> {
+    let flags = match how {
+        How::IfIdle => UnmountFlags::empty(),
+        How::Lazily => UnmountFlags::DETACH,
+    };
+    let what = || format!("unmount {}", mountpoint.display());
+    match rustix::mount::unmount(mountpoint, flags) {
+        Err(rustix::io::Errno::PERM) => unmount_by_helper(mountpoint, how),
+        result => result.map_err(io::Error::from).context(Kind::Invalid, what),
+    }
+}
+
+fn unmount_by_helper(mountpoint: &Path, how: How) -> Result<()> {
+    let flags: &[&str] = match how {
+        How::IfIdle => &["-u", "--"],
+        How::Lazily => &["-u", "-z", "--"],
+    };
+    let output = Command::new(HELPER).args(flags).arg(mountpoint).output();
+    let output = output.context(Kind::Invalid, || format!("run {HELPER}; install fuse3"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Invalid, String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+}
+
+/// One of our mounts, as the kernel lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// Where.
+    pub mountpoint: PathBuf,
+    /// Of what.
+    pub source: String,
+}
+
+/// All mounts of lancefs on this machine, in the order in which they were made.
+///
+/// # Errors
+/// [`Kind::Internal`] where `/proc` is not there.
+pub fn mounts() -> Result<Vec<Mounted>> {
+    let list = std::fs::read("/proc/self/mountinfo").context(Kind::Internal, || "read /proc/self/mountinfo".to_owned())?;
+    Ok(list.split(|byte| *byte == b'\n').filter_map(parse_mount).collect())
+}
+
+/// `36 35 0:30 / /mnt/point ro,nosuid - fuse.lancefs source ro,user_id=0`: proc(5).
+fn parse_mount(line: &[u8]) -> Option<Mounted> {
+    use std::os::unix::ffi::OsStringExt as _;
+    let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    let dash = fields.iter().position(|field| *field == b"-")?;
+    if fields.get(dash + 1)? != &FS_TYPE.as_bytes() {
+        return None;
+    }
+    let mountpoint = std::ffi::OsString::from_vec(unescape_octal(fields.get(4)?)).into();
+    let source = String::from_utf8_lossy(&unescape_octal(fields.get(dash + 2)?)).into_owned();
+    Some(Mounted { mountpoint, source })
+}
+
+/// The kernel writes blanks and backslashes in these lists as `\040`.
+fn unescape_octal(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, tail @ ..] = rest {
+        let octal = tail.get(..3).filter(|_| *first == b'\\').and_then(|d| std::str::from_utf8(d).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+/// Makes a mountpoint usable: takes away a mount of ours whose daemon has died.
+///
+/// # Errors
+/// [`Kind::Invalid`] where it is no directory, where a live mount of ours is there already, or where
+/// something else that is broken is mounted there.
+pub fn recover(mountpoint: &Path) -> Result<()> {
+    let shown = mountpoint.display();
+    let ours = mounts()?.iter().any(|mount| mount.mountpoint == mountpoint);
+    match std::fs::metadata(mountpoint) {
+        Ok(meta) if !meta.is_dir() => Err(Error::new(Kind::Invalid, format!("{shown} is not a directory"))),
+        Ok(_) if ours => {
+            let text = format!("lancefs is mounted at {shown} already; lancefs unmount {shown} first");
+            Err(Error::new(Kind::Invalid, text))
+        }
+        Ok(_) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) && ours => {
+            tracing::info!(%shown, "taking away the mount of a daemon that has died");
+            unmount(mountpoint, How::Lazily)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let text = format!("the mountpoint {shown} does not exist; mkdir -p {shown} first");
+            Err(Error::new(Kind::Invalid, text))
+        }
+        Err(error) => Err(Error::caused(Kind::Invalid, format!("mountpoint {shown}"), error)),
+    }
+}
+
+/// The processes that have something open beneath a mountpoint, by number and name.
+pub fn users(mountpoint: &Path) -> Vec<(u32, String)> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let uses = |process: &Path| {
+        let links = ["cwd", "root", "exe"].map(|link| process.join(link));
+        let files = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|fd| fd.path());
+        links.into_iter().chain(files).any(|link| std::fs::read_link(link).is_ok_and(|target| target.starts_with(mountpoint)))
+    };
+    let name = |process: &Path| std::fs::read_to_string(process.join("comm")).unwrap_or_default().trim().to_owned();
+    processes
+        .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
+        .filter(|(_, process)| uses(process))
+        .map(|(pid, process)| (pid, name(&process)))
+        .collect()
+}
+
+/// Opens `/dev/null`, to stand in for streams that a daemon must not hold.
+///
+/// # Errors
+/// [`Kind::Internal`] where there is none.
+pub fn null() -> Result<File> {
+    let opened = File::options().read(true).write(true).open("/dev/null");
+    opened.context(Kind::Internal, || "open /dev/null".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_mounts_are_found_among_others() {
+        let line = br"36 35 0:30 / /mnt/a\040b\134c ro,nosuid shared:1 - fuse.lancefs /t\040x.lance ro,user_id=0";
+        let mounted = Mounted { mountpoint: "/mnt/a b\\c".into(), source: "/t x.lance".to_owned() };
+        assert_eq!(parse_mount(line), Some(mounted));
+        assert_eq!(parse_mount(b"36 35 0:30 / /mnt rw - fuse.sshfs x rw"), None);
+        assert_eq!(parse_mount(b""), None);
+    }
+}

@@ -1,0 +1,31 @@
+//! lancefs: a Lance table as a file system.
+//!
+//! Every Blob value of every row of every version of a table is a file with an exact size; a read
+//! fetches only the bytes asked for. The layers, from the top; arrows point down only, and
+//! `tests/it/layers.rs` reads the `use crate::` lines and says so:
+//!
+//! ```text
+//! cli                       parse and print                                             L4
+//! fuse                      kernel adapter: convert, reply, errno                       L4
+//! fs                        every file operation, async; knows no fuser, no lance       L3
+//! maintain                  import, verify: whole-table jobs                            L3
+//! table                     versions, rows, descriptors, objects; knows lance, arrow    L2
+//! store   tree              ranged reads; names and inode numbers, pure                 L1
+//! units name error config telemetry                                                     L0
+//! ```
+//!
+//! Where to start: [`tree`] for what is shown, [`table::descriptor`] for how a value is found,
+//! [`fs`] for the life of an operation.
+
+pub mod cli;
+pub mod config;
+pub mod error;
+pub mod fs;
+pub mod fuse;
+pub mod maintain;
+pub mod name;
+pub mod store;
+pub mod table;
+pub mod telemetry;
+pub mod tree;
+pub mod units;

@@ -1,0 +1,7 @@
+//! The `lancefs` program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    lancefs::cli::main()
+}

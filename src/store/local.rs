@@ -1,0 +1,142 @@
+//! Objects that are files of this machine: one file descriptor each, read with `pread`.
+//!
+//! The kernel's page cache is the cache; nothing is kept here but the descriptor.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::{self, BoxFuture};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Interval, RangeRead};
+use crate::error::{Error, IoContext as _, Kind, Result};
+use crate::units::{self, ByteLen};
+
+/// An open local object.
+#[derive(Debug)]
+pub struct Local {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl Local {
+    /// Opens a regular file for reading.
+    ///
+    /// # Errors
+    /// [`Kind::Payload`] where there is none or it is something else, [`Kind::Denied`] where it may
+    /// not be read.
+    pub fn open(path: &Path) -> Result<Self> {
+        // NONBLOCK, so that a fifo in the place of an object cannot hang the mount.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let fd = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(std::io::Error::from)
+            .context(Kind::Payload, || format!("open {}", path.display()))?;
+        let local = Self { fd, path: path.to_owned() };
+        let file_type = FileType::from_raw_mode(local.stat()?.st_mode);
+        if file_type != FileType::RegularFile {
+            let text = format!("{} is a {file_type:?}, not an object", path.display());
+            return Err(Error::new(Kind::Payload, text));
+        }
+        Ok(local)
+    }
+
+    /// The file's length now.
+    ///
+    /// # Errors
+    /// [`Kind::Payload`] where the file system fails.
+    pub fn length(&self) -> Result<ByteLen> {
+        Ok(ByteLen::new(u64::try_from(self.stat()?.st_size).unwrap_or(0)))
+    }
+
+    fn stat(&self) -> Result<rustix::fs::Stat> {
+        rustix::fs::fstat(&self.fd)
+            .map_err(std::io::Error::from)
+            .context(Kind::Payload, || format!("stat {}", self.path.display()))
+    }
+
+    fn pread(&self, interval: Interval) -> Result<Bytes> {
+        let len = units::usize_of(interval.len.get());
+        let mut buffer = Vec::with_capacity(len);
+        while buffer.len() < len {
+            let at = interval.offset.get() + units::u64_of(buffer.len());
+            match rustix::io::pread(&self.fd, rustix::buffer::spare_capacity(&mut buffer), at) {
+                Ok(0) => return Err(self.truncated(interval)),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => {
+                    return Err(std::io::Error::from(errno))
+                        .context(Kind::Payload, || format!("read {}", self.path.display()));
+                }
+            }
+        }
+        // The allocator may have given more room than was asked for.
+        buffer.truncate(len);
+        Ok(buffer.into())
+    }
+
+    fn truncated(&self, interval: Interval) -> Error {
+        let length = self.length().map_or_else(|e| e.to_string(), |l| l.to_string());
+        let end = interval.offset.get().saturating_add(interval.len.get());
+        let text = format!(
+            "{} is truncated: {length} bytes, and {}..{end} are needed",
+            self.path.display(),
+            interval.offset
+        );
+        Error::new(Kind::Payload, text)
+    }
+}
+
+impl RangeRead for Local {
+    fn read(&self, interval: Interval) -> BoxFuture<'_, Result<Bytes>> {
+        future::ready(self.pread(interval)).boxed()
+    }
+
+    fn len(&self) -> BoxFuture<'_, Result<ByteLen>> {
+        future::ready(self.length()).boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::ObjectOffset;
+
+    fn interval(offset: u64, len: u64) -> Interval {
+        Interval { offset: ObjectOffset::new(offset), len: ByteLen::new(len) }
+    }
+
+    #[test]
+    fn gives_all_bytes_or_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("o");
+        std::fs::write(&path, b"0123456789").unwrap();
+        let local = Local::open(&path).unwrap();
+        assert_eq!(local.pread(interval(3, 4)).unwrap(), "3456");
+        assert_eq!(local.pread(interval(100, 0)).unwrap(), "");
+        let error = local.pread(interval(8, 3)).unwrap_err();
+        assert_eq!(error.kind(), Kind::Payload);
+        assert!(error.to_string().contains("10 bytes, and 8..11 are needed"), "{error}");
+    }
+
+    #[test]
+    fn an_open_object_outlives_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("o");
+        std::fs::write(&path, b"kept").unwrap();
+        let local = Local::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(local.pread(interval(0, 4)).unwrap(), "kept");
+    }
+
+    #[test]
+    fn only_a_regular_file_is_an_object() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        for path in [dir.path(), fifo.as_path(), &dir.path().join("absent")] {
+            assert_eq!(Local::open(path).unwrap_err().kind(), Kind::Payload, "{}", path.display());
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! One Lance table: its versions, and in each the rows, values and where their bytes are.
+//!
+//! Only this module knows the lance crate and Arrow. Difficulties, and what answers each:
+//!
+//! 1. Which versions, tags and branches there are changes at any time: [`Catalog`].
+//! 2. A version never changes, but opening one costs a manifest: a few stay open ([`Table::snapshot`]).
+//! 3. The crate does not resolve every descriptor, nor one by one: [`descriptor`] reads them,
+//!    [`locate`] resolves them, by the spec.
+//! 4. A table may have been written by somebody hostile: [`external`] decides what is followed.
+
+mod catalog;
+mod describe;
+pub mod descriptor;
+pub mod external;
+mod fault;
+mod json;
+mod locate;
+mod rows;
+mod scan;
+mod schema;
+mod snapshot;
+mod source;
+mod values;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use crate::error::{Error, Kind, Result};
+use crate::store::lru::Lru;
+use crate::tree::ino::{Layout, Numbers};
+use crate::tree::{Slot, SnapshotId};
+use crate::units::{self, Version};
+
+pub use catalog::{Catalog, Entry, TagTarget, Versions};
+pub use describe::{row_json, version_json};
+pub use external::Policy;
+pub use locate::{Located, redacted};
+pub use snapshot::{Row, Snapshot, Value};
+pub use source::Source;
+pub use values::Element;
+
+use locate::Locator;
+use snapshot::{Pages, Sizes};
+
+/// Snapshots that stay open. Each holds its manifest (a few KiB to some MiB); a walk over 10,000
+/// versions must not hold them all.
+const OPEN_SNAPSHOTS: u64 = 16;
+/// Memory for pages of descriptors and columns, in bytes: some million descriptors.
+const PAGES_BYTES: u64 = 64 << 20;
+/// External objects whose length is remembered.
+const SIZES: u64 = 65_536;
+
+/// How a table is shown.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// How long a list of versions, tags or branches is believed.
+    pub refresh: Duration,
+    /// Which External references are followed.
+    pub policy: Policy,
+    /// What is passed to the object store: credentials, endpoints.
+    pub storage: HashMap<String, String>,
+    /// The one version, tag or branch to show; `None` shows all.
+    pub at: Option<String>,
+}
+
+/// One table.
+pub struct Table {
+    /// Where it is.
+    pub source: Arc<Source>,
+    /// What is in it.
+    pub catalog: Catalog,
+    /// The inode numbers of its snapshots.
+    pub numbers: Arc<Numbers>,
+    /// Which External references are followed.
+    pub policy: Arc<Policy>,
+    snapshots: Lru<Slot, Arc<Snapshot>>,
+    committed: Mutex<HashMap<Slot, SystemTime>>,
+    newest: Mutex<(Version, u64)>,
+    pages: Arc<Pages>,
+    sizes: Arc<Sizes>,
+}
+
+impl Table {
+    /// Opens a table that has at least one version.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`] where there is no table or no such reference, and whatever connecting to
+    /// its store gives.
+    pub async fn open(uri: &str, options: Options) -> Result<Self> {
+        let source = Arc::new(Source::connect(uri, options.storage).await?);
+        let catalog = Catalog::new(source.clone(), options.refresh);
+        let latest = catalog.latest(None).await;
+        latest.map_err(|e| match e.kind() {
+            Kind::NotFound => Error::new(Kind::NotFound, format!("there is no Lance table at {}", source.uri)),
+            _ => e,
+        })?;
+        let only = match &options.at {
+            Some(reference) => Some(resolve(&catalog, reference).await?),
+            None => None,
+        };
+        Ok(Self {
+            catalog: match only {
+                Some(entry) => catalog.only(entry),
+                None => catalog,
+            },
+            source,
+            numbers: Arc::default(),
+            policy: Arc::new(options.policy),
+            snapshots: Lru::new(OPEN_SNAPSHOTS),
+            committed: Mutex::default(),
+            newest: Mutex::default(),
+            pages: Arc::new(Lru::new(PAGES_BYTES)),
+            sizes: Arc::new(Lru::new(SIZES)),
+        })
+    }
+
+    /// The open snapshot of a slot.
+    ///
+    /// # Errors
+    /// [`Kind::Stale`] where the version is gone, [`Kind::Table`] where it cannot be read.
+    pub async fn snapshot(&self, slot: Slot) -> Result<Arc<Snapshot>> {
+        let cell = self.snapshots.cell(&slot);
+        if let Some(snapshot) = cell.get() {
+            return Ok(snapshot.clone());
+        }
+        let snapshot = cell.get_or_try_init(|| self.open_snapshot(slot)).await?.clone();
+        self.snapshots.weigh(&slot, 1);
+        Ok(snapshot)
+    }
+
+    /// When a version was committed, without opening it: from its manifest where that is local,
+    /// else by the store's clock, which spares a request for each version that is merely listed.
+    pub async fn committed(&self, entry: &Entry) -> SystemTime {
+        let slot = self.numbers.slot(&entry.id);
+        let known = self.committed.lock().unwrap_or_else(PoisonError::into_inner).get(&slot).copied();
+        match known {
+            Some(time) => time,
+            None if self.source.store.is_local() => self.read_committed(slot, entry).await,
+            None => entry.modified,
+        }
+    }
+
+    /// How many snapshots are open, and pages and bytes cached, for the status file.
+    pub fn sizes(&self) -> ((u64, u64), (u64, u64)) {
+        (self.snapshots.size(), self.pages.size())
+    }
+
+    /// Bytes of data files that the newest version opened so far names.
+    pub fn newest_bytes(&self) -> u64 {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner).1
+    }
+
+    async fn read_committed(&self, slot: Slot, entry: &Entry) -> SystemTime {
+        let (path, size) = (&entry.manifest, Some(entry.manifest_size));
+        let time = match lance_table::io::manifest::read_manifest(&self.source.store, path, size).await {
+            Ok(manifest) => manifest.timestamp().into(),
+            Err(error) => {
+                tracing::warn!(version = %entry.id.version, %error, "cannot read the manifest, its file's time is shown");
+                entry.modified
+            }
+        };
+        self.committed.lock().unwrap_or_else(PoisonError::into_inner).insert(slot, time);
+        time
+    }
+
+    async fn open_snapshot(&self, slot: Slot) -> Result<Arc<Snapshot>> {
+        let id = self.numbers.snapshot(slot);
+        let id = id.ok_or_else(|| Error::new(Kind::Stale, format!("slot {slot:?} is not of this mount")))?;
+        let dataset = Arc::new(self.source.open(&id).await?);
+        if is_another(&id, dataset.manifest_location().e_tag.as_deref()) {
+            self.source.forget();
+            return Err(Error::new(Kind::Stale, format!("version {} was replaced by another table's", id.version)));
+        }
+        let locator = Locator { dataset, source: self.source.clone(), policy: self.policy.clone() };
+        let snapshot = Snapshot::new(id.clone(), slot, locator, self.pages.clone(), self.sizes.clone()).await?;
+        let layout = Layout::new(snapshot.rows.count(), snapshot.leaves.leaves.len())?;
+        self.numbers.set_layout(&id, layout);
+        self.committed.lock().unwrap_or_else(PoisonError::into_inner).insert(slot, snapshot.committed);
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if id.version >= newest.0 {
+            *newest = (id.version, snapshot.dataset.manifest.summary().total_files_size);
+        }
+        drop(newest);
+        tracing::debug!(
+            version = %id.version,
+            rows = snapshot.rows.count(),
+            fragments = snapshot.rows.fragments(),
+            fields = units::u64_of(snapshot.leaves.leaves.len()),
+            "opened a version"
+        );
+        Ok(Arc::new(snapshot))
+    }
+}
+
+/// Whether an e_tag is another than the identity that was listed, where both are known.
+fn is_another(id: &SnapshotId, e_tag: Option<&str>) -> bool {
+    e_tag.is_some_and(|e_tag| e_tag != &*id.manifest)
+}
+
+/// The version that a `--at` reference names: a number, else a tag, else a branch's newest.
+async fn resolve(catalog: &Catalog, reference: &str) -> Result<Entry> {
+    if let Some(number) = crate::name::decimal(reference)
+        && let Ok(entry) = catalog.version(None, Version::new(number)).await
+    {
+        return Ok(entry);
+    }
+    let name: Arc<str> = reference.into();
+    if catalog.tags().await?.contains(&name) {
+        let target = catalog.tag(&name).await?;
+        let branch = target.branch.map(Arc::from);
+        return catalog.version(branch.as_ref(), target.version).await;
+    }
+    if catalog.branches().await?.contains(&name) {
+        return catalog.latest(Some(&name)).await;
+    }
+    Err(Error::new(Kind::NotFound, format!("the table has no version, tag or branch {reference:?}")))
+}

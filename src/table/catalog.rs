@@ -1,0 +1,304 @@
+//! Which versions, tags and branches there are: by name, without reading a manifest.
+//!
+//! 1. Other processes commit, tag and clean up at any time, and an idle mount must send no request:
+//!    each list is read again on access only, at most once per refresh period ([`Refreshed`]).
+//! 2. A failing store must not empty a listing: the last good list stays until one succeeds. A
+//!    table that was dropped is no failure; it has no versions.
+//! 3. A table that was dropped and recreated has other manifests under the same numbers: a version's
+//!    identity includes its manifest's e_tag, or size and time where the store has none.
+//! 4. One unreadable tag must not hide the others, and the crate's own list of tags loses names that
+//!    are not ASCII (lance 14.0.2, `L:dataset/refs.rs:167` encodes a name that is encoded already):
+//!    names are listed and decoded here, and a tag's file is read when somebody looks at it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use futures::TryStreamExt as _;
+use lance::dataset::refs::{TagContents, base_branches_contents_path, base_tags_path, tag_path};
+use lance_table::io::commit::ManifestNamingScheme;
+use object_store::ObjectMeta;
+use object_store::path::Path;
+
+use super::fault;
+use super::source::Source;
+use crate::error::{Error, Kind, Result};
+use crate::tree::SnapshotId;
+use crate::units::Version;
+
+/// One version that is there.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Its identity.
+    pub id: SnapshotId,
+    /// When its manifest was written, by the store's clock.
+    pub modified: SystemTime,
+    /// Its manifest.
+    pub manifest: Path,
+    /// The manifest's length in bytes.
+    pub manifest_size: u64,
+}
+
+/// The versions of one branch.
+pub type Versions = BTreeMap<Version, Entry>;
+
+/// Where a tag points.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TagTarget {
+    /// The branch, `None` for main.
+    pub branch: Option<String>,
+    /// The version on it.
+    pub version: Version,
+}
+
+/// The lists of one table.
+pub struct Catalog {
+    source: Arc<Source>,
+    refresh: Duration,
+    only: Option<Entry>,
+    versions: Mutex<HashMap<Option<Arc<str>>, Arc<Refreshed<Versions>>>>,
+    tags: Refreshed<Vec<Arc<str>>>,
+    branches: Refreshed<Vec<Arc<str>>>,
+    targets: Mutex<HashMap<Arc<str>, Arc<Refreshed<TagTarget>>>>,
+}
+
+impl Catalog {
+    /// The lists of a table, read again at most once per `refresh`.
+    pub fn new(source: Arc<Source>, refresh: Duration) -> Self {
+        Self {
+            source,
+            refresh,
+            only: None,
+            versions: Mutex::default(),
+            tags: Refreshed::default(),
+            branches: Refreshed::default(),
+            targets: Mutex::default(),
+        }
+    }
+
+    /// The same table as if it had this version and nothing else (`--at`).
+    #[must_use]
+    pub fn only(self, entry: Entry) -> Self {
+        Self { only: Some(entry), ..self }
+    }
+
+    /// How long a list is believed.
+    pub fn refresh(&self) -> Duration {
+        self.refresh
+    }
+
+    /// Whether this shows one version only.
+    pub fn is_pinned(&self) -> bool {
+        self.only.is_some()
+    }
+
+    /// The versions of a branch, `None` for main. A branch or table that is gone has none.
+    ///
+    /// # Errors
+    /// Where the store fails and no earlier list is known.
+    pub async fn versions(&self, branch: Option<&Arc<str>>) -> Result<Arc<Versions>> {
+        if let Some(only) = &self.only {
+            return Ok(Arc::new(Versions::from([(only.id.version, only.clone())])));
+        }
+        let list = self.versions.lock().unwrap_or_else(PoisonError::into_inner).entry(branch.cloned()).or_default().clone();
+        let before = list.last();
+        let now = list.get(self.refresh, || self.list_versions(branch.cloned())).await?;
+        if before.is_some_and(|before| replaced(&before, &now)) {
+            self.source.forget();
+        }
+        Ok(now)
+    }
+
+    /// The versions of main that were listed last, without looking again.
+    pub fn known_versions(&self) -> Vec<u64> {
+        let lists = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
+        let listed = lists.get(&None).and_then(|list| list.last());
+        match (&self.only, listed) {
+            (Some(only), _) => vec![only.id.version.get()],
+            (None, Some(versions)) => versions.keys().map(|version| version.get()).collect(),
+            (None, None) => Vec::new(),
+        }
+    }
+
+    /// The newest version of a branch.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`] where it has none.
+    pub async fn latest(&self, branch: Option<&Arc<str>>) -> Result<Entry> {
+        let versions = self.versions(branch).await?;
+        let newest = versions.last_key_value().map(|(_, entry)| entry.clone());
+        newest.ok_or_else(|| Error::new(Kind::NotFound, format!("{} has no versions", self.source.uri)))
+    }
+
+    /// One version.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`] where there is none of that number.
+    pub async fn version(&self, branch: Option<&Arc<str>>, version: Version) -> Result<Entry> {
+        let entry = self.versions(branch).await?.get(&version).cloned();
+        entry.ok_or_else(|| {
+            let branch = branch.map_or("main", |b| b);
+            Error::new(Kind::NotFound, format!("no version {version} on {branch} of {}", self.source.uri))
+        })
+    }
+
+    /// The tags' names, sorted.
+    ///
+    /// # Errors
+    /// Where the store fails and no earlier list is known.
+    pub async fn tags(&self) -> Result<Arc<Vec<Arc<str>>>> {
+        self.tags.get(self.refresh, || self.list_names(base_tags_path)).await
+    }
+
+    /// The branches' names without main, sorted.
+    ///
+    /// # Errors
+    /// Where the store fails and no earlier list is known.
+    pub async fn branches(&self) -> Result<Arc<Vec<Arc<str>>>> {
+        self.branches.get(self.refresh, || self.list_names(base_branches_contents_path)).await
+    }
+
+    /// Where a tag points.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`] where there is no such tag, [`Kind::Table`] where its file is unreadable.
+    pub async fn tag(&self, tag: &Arc<str>) -> Result<TagTarget> {
+        let target = self.targets.lock().unwrap_or_else(PoisonError::into_inner).entry(tag.clone()).or_default().clone();
+        let found = target.get(self.refresh, || self.read_tag(tag.clone())).await;
+        if found.is_err() {
+            self.targets.lock().unwrap_or_else(PoisonError::into_inner).remove(tag);
+        }
+        Ok((*found?).clone())
+    }
+
+    async fn read_tag(&self, tag: Arc<str>) -> Result<TagTarget> {
+        let path = tag_path(&self.source.branch(None)?.path, &tag);
+        let contents = TagContents::from_path(&path, &self.source.store).await;
+        let contents = contents.map_err(|e| match fault::kind(&e) {
+            Kind::Payload => Error::caused(Kind::NotFound, format!("no tag {tag}"), e),
+            _ => fault::of(format!("read tag {tag}"), e),
+        })?;
+        Ok(TagTarget { branch: contents.branch, version: Version::new(contents.version) })
+    }
+
+    async fn list_versions(&self, branch: Option<Arc<str>>) -> Result<Versions> {
+        let place = self.source.branch(branch.as_deref())?;
+        let found: Result<Vec<ObjectMeta>, _> =
+            self.source.store.list(Some(place.path.join("_versions"))).try_collect().await;
+        let found = found.or_else(|e| match fault::kind(&e) {
+            Kind::Payload | Kind::NotFound => Ok(Vec::new()),
+            _ => Err(fault::of(format!("list the versions of {}", place.uri), e)),
+        })?;
+        let entries = found.into_iter().filter_map(|meta| entry(branch.clone(), meta));
+        Ok(entries.map(|entry| (entry.id.version, entry)).collect())
+    }
+
+    async fn list_names(&self, directory: impl Fn(&Path) -> Path) -> Result<Vec<Arc<str>>> {
+        let directory = directory(&self.source.branch(None)?.path);
+        let files = self.source.store.read_dir(directory.clone()).await;
+        let files = files.or_else(|e| match fault::kind(&e) {
+            Kind::Payload | Kind::NotFound => Ok(Vec::new()),
+            _ => Err(fault::of(format!("list {directory}"), e)),
+        })?;
+        let stems = files.iter().filter_map(|file| file.strip_suffix(".json"));
+        let decoded = stems.map(|stem| percent_encoding::percent_decode_str(stem).decode_utf8_lossy());
+        let mut names: Vec<Arc<str>> = decoded.map(|name| Arc::from(name.as_ref())).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+/// The version that a file in `_versions` is the manifest of; `None` for a file that is none.
+fn entry(branch: Option<Arc<str>>, meta: ObjectMeta) -> Option<Entry> {
+    let file = meta.location.filename()?;
+    let version = ManifestNamingScheme::detect_scheme(file)?.parse_version(file)?;
+    let time = meta.last_modified;
+    let manifest = meta.e_tag.unwrap_or_else(|| format!("{}-{}", meta.size, time.timestamp_micros()));
+    Some(Entry {
+        id: SnapshotId { branch, version: Version::new(version), manifest: manifest.into() },
+        modified: time.into(),
+        manifest: meta.location,
+        manifest_size: meta.size,
+    })
+}
+
+fn replaced(before: &Versions, now: &Versions) -> bool {
+    now.iter().any(|(version, entry)| before.get(version).is_some_and(|old| old.id != entry.id))
+}
+
+/// A value that is read again on access, at most once per period, by one caller for all.
+pub struct Refreshed<T> {
+    state: Mutex<Option<(Instant, Arc<T>)>>,
+    loading: tokio::sync::Mutex<()>,
+}
+
+impl<T> Default for Refreshed<T> {
+    fn default() -> Self {
+        Self { state: Mutex::default(), loading: tokio::sync::Mutex::default() }
+    }
+}
+
+impl<T> Refreshed<T> {
+    /// The value, not older than `period`.
+    ///
+    /// # Errors
+    /// What `load` gave, if there is no earlier value or it found that there is none any more;
+    /// else the earlier value stays for another period.
+    pub async fn get<F: Future<Output = Result<T>>>(&self, period: Duration, load: impl FnOnce() -> F) -> Result<Arc<T>> {
+        if let Some(fresh) = self.fresh(period) {
+            return Ok(fresh);
+        }
+        let _one_at_a_time = self.loading.lock().await;
+        if let Some(fresh) = self.fresh(period) {
+            return Ok(fresh);
+        }
+        // Taken before the load: what changes while it runs is seen by the next.
+        let started = Instant::now();
+        let value = match (load().await, self.last()) {
+            (Ok(value), _) => Arc::new(value),
+            (Err(error), Some(last)) if error.kind() != Kind::NotFound => {
+                tracing::warn!(%error, "refresh failed, the last list stays");
+                last
+            }
+            (Err(error), _) => return Err(error),
+        };
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = Some((started, value.clone()));
+        Ok(value)
+    }
+
+    /// The value as it was read last, however old.
+    pub fn last(&self) -> Option<Arc<T>> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.as_ref().map(|(_, value)| value.clone())
+    }
+
+    fn fresh(&self, period: Duration) -> Option<Arc<T>> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (read, value) = state.as_ref()?;
+        (read.elapsed() < period).then(|| value.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_failing_refresh_keeps_the_last_value() {
+        let value = Refreshed::default();
+        let none = Duration::ZERO;
+        let fail = |kind| async move { Err(Error::new(kind, "down")) };
+        assert!(value.get(none, || fail(Kind::Timeout)).await.is_err());
+        assert_eq!(*value.get(none, || async { Ok(1) }).await.unwrap(), 1);
+        assert_eq!(*value.get(none, || fail(Kind::Timeout)).await.unwrap(), 1);
+        assert_eq!(value.get(none, || fail(Kind::NotFound)).await.unwrap_err().kind(), Kind::NotFound);
+    }
+
+    #[tokio::test]
+    async fn within_the_period_nothing_is_read() {
+        let value = Refreshed::default();
+        let long = Duration::from_secs(1000);
+        assert_eq!(*value.get(long, || async { Ok(1) }).await.unwrap(), 1);
+        assert_eq!(*value.get(long, || async { panic!("read again") }).await.unwrap(), 1);
+    }
+}

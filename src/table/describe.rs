@@ -1,0 +1,96 @@
+//! `row.json` and `.version.json`.
+
+use arrow_schema::Schema as ArrowSchema;
+use serde_json::{Map, Value, json};
+
+use super::json::Renderer;
+use super::snapshot::Snapshot;
+use super::{fault, redacted};
+use crate::error::Result;
+use crate::units::RowIndex;
+
+/// The text of a row's `row.json`: every column in schema order. A column that cannot be read is
+/// an object with the member `error`, so that its neighbours stay readable.
+///
+/// # Errors
+/// As [`Snapshot::columns`].
+pub async fn row_json(snapshot: &Snapshot, index: RowIndex) -> Result<Vec<u8>> {
+    let row = snapshot.columns(index).await?;
+    let leaves = &snapshot.leaves;
+    let renderer = Renderer {
+        shape: &leaves.shape,
+        paths: leaves.leaves.iter().map(|leaf| leaf.path.as_slice()).collect(),
+    };
+    let mut object = Map::new();
+    for (field, column) in snapshot.dataset.schema().fields.iter().zip(&row.page.columns) {
+        let cell = match column {
+            Ok(array) => renderer.cell(&field.name, array, row.at),
+            Err(error) => Err(error.clone()),
+        };
+        let shown = cell.unwrap_or_else(|error| json!({ "error": error.to_string() }));
+        object.insert(field.name.clone(), shown);
+    }
+    Ok(pretty(&Value::Object(object)))
+}
+
+/// The text of a version's `.version.json`.
+///
+/// # Errors
+/// [`crate::error::Kind::Table`] where the version's transaction file is there and unreadable.
+pub async fn version_json(snapshot: &Snapshot) -> Result<Vec<u8>> {
+    let manifest = &snapshot.dataset.manifest;
+    let transaction = snapshot.dataset.read_transaction().await;
+    let transaction = match transaction {
+        Ok(found) => found.map(|t| {
+            json!({ "uuid": t.uuid, "read_version": t.read_version, "operation": t.operation.to_string(),
+                    "properties": t.transaction_properties.as_deref() })
+        }),
+        Err(e) => Some(json!({ "error": fault::of("read the transaction", e).to_string() })),
+    };
+    let bases: Vec<Value> = sorted(&manifest.base_paths)
+        .map(|(id, base)| {
+            json!({ "id": id, "name": base.name, "path": redacted(&base.path), "is_dataset_root": base.is_dataset_root })
+        })
+        .collect();
+    let schema = ArrowSchema::from(snapshot.dataset.schema());
+    let files: usize = manifest.fragments.iter().map(|fragment| fragment.files.len()).sum();
+    Ok(pretty(&json!({
+        "version": manifest.version,
+        "branch": manifest.branch,
+        "timestamp": manifest.timestamp().to_rfc3339_opts(chrono::SecondsFormat::AutoSi, true),
+        "rows": snapshot.rows.count(),
+        "fragments": manifest.fragments.len(),
+        "data_files": files,
+        "data_storage_version": manifest.data_storage_format.lance_file_format().to_string(),
+        "reader_feature_flags": manifest.reader_feature_flags,
+        "writer_feature_flags": manifest.writer_feature_flags,
+        "stable_row_ids": manifest.uses_stable_row_ids(),
+        "writer": manifest.writer_version.as_ref().map(|w| json!({ "library": w.library, "version": w.version })),
+        "schema": schema.fields().iter().map(|field| describe_field(field)).collect::<Vec<_>>(),
+        "schema_metadata": sorted(schema.metadata()).collect::<std::collections::BTreeMap<_, _>>(),
+        "blob_fields": snapshot.leaves.leaves.iter().map(|leaf| &leaf.display).collect::<Vec<_>>(),
+        "bases": bases,
+        "transaction": transaction,
+    })))
+}
+
+fn describe_field(field: &arrow_schema::Field) -> Value {
+    json!({
+        "name": field.name(),
+        "type": field.data_type().to_string(),
+        "nullable": field.is_nullable(),
+        "metadata": sorted(field.metadata()).collect::<std::collections::BTreeMap<_, _>>(),
+    })
+}
+
+fn sorted<K: Ord, V>(map: &std::collections::HashMap<K, V>) -> impl Iterator<Item = (&K, &V)> {
+    let mut entries: Vec<_> = map.iter().collect();
+    entries.sort_by_key(|(key, _)| *key);
+    entries.into_iter()
+}
+
+fn pretty(value: &Value) -> Vec<u8> {
+    let mut text = format!("{value:#}").into_bytes();
+    text.push(b'\n');
+    text
+}

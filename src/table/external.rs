@@ -1,0 +1,169 @@
+//! Which External references are followed.
+//!
+//! A table is data that somebody else may have written: it must not be able to publish a
+//! workstation's files, or to make the mount talk to whatever host it names. So a reference is
+//! followed when
+//!
+//! 1. its object lies beneath a base that the table registers, or
+//! 2. it lies in the same store and bucket as the table, which is no local file, or
+//! 3. a `--allow-external` prefix covers it.
+//!
+//! Prefixes are compared by path component: `s3://b/pub` covers `s3://b/pub/x`, not
+//! `s3://b/public`. `..` has no meaning in any of them, since a URL is normalised when parsed.
+
+use url::Url;
+
+use crate::error::{Error, Kind, Result};
+
+/// What the user allows beyond what the table registers.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    everything: bool,
+    prefixes: Vec<Location>,
+    texts: Vec<String>,
+}
+
+impl Policy {
+    /// Parses `--allow-external` values: a URI, an absolute path, or `*` for all.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] for a value that is none of these.
+    pub fn new(allowed: &[String]) -> Result<Self> {
+        let mut policy = Self { texts: allowed.to_vec(), ..Self::default() };
+        for text in allowed {
+            if text == "*" {
+                policy.everything = true;
+                continue;
+            }
+            let location = Location::parse(text).ok_or_else(|| {
+                let hint = "give an absolute path, a URI such as s3://bucket/prefix, or * for all";
+                Error::new(Kind::Invalid, format!("--allow-external {text:?}: {hint}"))
+            })?;
+            policy.prefixes.push(location);
+        }
+        Ok(policy)
+    }
+
+    /// The values as they were given, for the status file.
+    pub fn texts(&self) -> &[String] {
+        &self.texts
+    }
+
+    /// Whether an absolute reference of a table may be followed.
+    ///
+    /// # Errors
+    /// [`Kind::Denied`] with the flag that would allow it, [`Kind::Descriptor`] where it is no
+    /// absolute URI.
+    pub fn check<'a>(&self, uri: &str, table: &str, bases: impl Iterator<Item = &'a str>) -> Result<()> {
+        let target = Location::parse(uri)
+            .ok_or_else(|| Error::new(Kind::Descriptor, format!("invalid descriptor: {uri:?} is no absolute URI")))?;
+        let same_bucket = |table: &Location| !target.is_local() && target.same_store(table);
+        let allowed = self.everything
+            || self.prefixes.iter().any(|prefix| prefix.covers(&target))
+            || Location::parse(table).as_ref().is_some_and(same_bucket)
+            || bases.filter_map(Location::parse).any(|base| base.covers(&target));
+        if allowed {
+            return Ok(());
+        }
+        let text = format!("External reference to {uri} is outside the table's bases; allow it with --allow-external {}", target.parent());
+        Err(Error::new(Kind::Denied, text))
+    }
+}
+
+/// A URI as store and path components.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Location {
+    scheme: String,
+    authority: String,
+    path: Vec<String>,
+}
+
+impl Location {
+    fn parse(text: &str) -> Option<Self> {
+        let url = if text.starts_with('/') { Url::from_file_path(text).ok()? } else { Url::parse(text).ok()? };
+        // Lance knows a local file under several schemes: file, file+uring, file-object-store.
+        let scheme = if url.scheme().starts_with("file") { "file" } else { url.scheme() };
+        let segments = url.path().split('/').filter(|segment| !segment.is_empty());
+        let decoded = segments.map(|s| percent_encoding::percent_decode_str(s).decode_utf8_lossy().into_owned());
+        let path: Vec<String> = decoded.collect();
+        if path.iter().any(|segment| segment == "..") {
+            return None;
+        }
+        Some(Self { scheme: scheme.to_owned(), authority: url.authority().to_owned(), path })
+    }
+
+    fn is_local(&self) -> bool {
+        self.scheme == "file"
+    }
+
+    fn same_store(&self, other: &Self) -> bool {
+        self.scheme == other.scheme && self.authority == other.authority
+    }
+
+    fn covers(&self, other: &Self) -> bool {
+        self.same_store(other) && other.path.starts_with(&self.path)
+    }
+
+    fn parent(&self) -> String {
+        let above = &self.path[..self.path.len().saturating_sub(1)];
+        format!("{}://{}/{}", self.scheme, self.authority, above.join("/"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowed(flags: &[&str], uri: &str, table: &str, bases: &[&str]) -> bool {
+        let flags: Vec<String> = flags.iter().map(|f| (*f).to_owned()).collect();
+        let result = Policy::new(&flags).unwrap().check(uri, table, bases.iter().copied());
+        if let Err(error) = &result {
+            assert!(matches!(error.kind(), Kind::Denied | Kind::Descriptor), "{error}");
+        }
+        result.is_ok()
+    }
+
+    #[test]
+    fn a_local_file_needs_a_base_or_the_flag() {
+        let table = "/tables/t.lance";
+        assert!(!allowed(&[], "file:///etc/passwd", table, &[]));
+        assert!(!allowed(&[], "/etc/passwd", table, &[]));
+        assert!(!allowed(&[], "file:///tables/t.lance/data/x", table, &[]));
+        assert!(allowed(&[], "file:///media/a", table, &["file:///media"]));
+        assert!(allowed(&[], "file+uring:///media/a", table, &["/media"]));
+        assert!(!allowed(&[], "file:///media/../etc/passwd", table, &["/media"]));
+        assert!(!allowed(&[], "file:///media/%2e%2e/etc/passwd", table, &["/media"]));
+        assert!(!allowed(&[], "file:///media/..%2fetc/passwd", table, &["/media/.."]));
+        assert!(allowed(&["/etc"], "file:///etc/passwd", table, &[]));
+        assert!(allowed(&["*"], "file:///etc/passwd", table, &[]));
+    }
+
+    #[test]
+    fn prefixes_are_compared_by_component() {
+        let table = "/t";
+        assert!(allowed(&["s3://b/pub/"], "s3://b/pub/x", table, &[]));
+        assert!(allowed(&["s3://b"], "s3://b/pub/x", table, &[]));
+        assert!(!allowed(&["s3://b/pub"], "s3://b/public", table, &[]));
+        assert!(!allowed(&["s3://b"], "s3://bb/x", table, &[]));
+        assert!(allowed(&["/media/sub dir"], "file:///media/sub%20dir/b", table, &[]));
+    }
+
+    #[test]
+    fn the_tables_own_bucket_is_followed() {
+        assert!(allowed(&[], "s3://b/other/x", "s3://b/t.lance", &[]));
+        assert!(!allowed(&[], "s3://c/other/x", "s3://b/t.lance", &[]));
+        assert!(!allowed(&[], "gs://b/other/x", "s3://b/t.lance", &[]));
+    }
+
+    #[test]
+    fn a_relative_reference_is_no_reference() {
+        assert!(!allowed(&["*"], "a/b", "/t", &[]));
+        assert_eq!(Policy::new(&["relative".into()]).unwrap_err().kind(), Kind::Invalid);
+    }
+
+    #[test]
+    fn a_refusal_names_the_flag() {
+        let error = Policy::default().check("file:///etc/passwd", "/t", std::iter::empty()).unwrap_err();
+        assert!(error.to_string().contains("--allow-external file:///etc"), "{error}");
+    }
+}

@@ -1,0 +1,54 @@
+//! What a failure of the lance crate means to us.
+//!
+//! The crate wraps what its object store said in several layers (lance 14.0.2, `lance-core/src/
+//! error.rs`), so the kind is found by walking the chain down to the first cause that decides.
+
+use std::error::Error as StdError;
+
+use crate::error::{Error, Kind};
+
+/// Wraps a failure of the crate, with what was being done.
+pub fn of(what: impl Into<String>, error: lance::Error) -> Error {
+    Error::caused(kind(&error), what, error)
+}
+
+/// The kind of a failure of the crate; [`Kind::Table`] where nothing in it decides.
+pub fn kind(error: &lance::Error) -> Kind {
+    match error {
+        lance::Error::Timeout { .. } => return Kind::Timeout,
+        lance::Error::DatasetNotFound { .. }
+        | lance::Error::VersionNotFound { .. }
+        | lance::Error::RefNotFound { .. } => return Kind::NotFound,
+        _ => {}
+    }
+    let mut next: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(cause) = next {
+        if let Some(kind) = decides(cause) {
+            return kind;
+        }
+        next = cause.source();
+    }
+    Kind::Table
+}
+
+/// Whether trying again could help: then the failure must not be remembered.
+pub fn may_pass(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Timeout | Kind::Denied | Kind::Payload)
+}
+
+fn decides(cause: &(dyn StdError + 'static)) -> Option<Kind> {
+    use object_store::Error as Store;
+    if let Some(store) = cause.downcast_ref::<Store>() {
+        return match store {
+            Store::PermissionDenied { .. } | Store::Unauthenticated { .. } => Some(Kind::Denied),
+            Store::NotFound { .. } => Some(Kind::Payload),
+            _ => None,
+        };
+    }
+    match cause.downcast_ref::<std::io::Error>()?.kind() {
+        std::io::ErrorKind::PermissionDenied => Some(Kind::Denied),
+        std::io::ErrorKind::TimedOut => Some(Kind::Timeout),
+        std::io::ErrorKind::NotFound => Some(Kind::Payload),
+        _ => None,
+    }
+}

@@ -1,0 +1,175 @@
+//! From a descriptor to the object and interval that hold the value.
+//!
+//! The crate's own resolution is private, resolves a whole selection at once so that one missing
+//! object fails all, cannot address elements of lists, and ignores the base of legacy files (lance
+//! 14.0.2, `L:dataset/blob/locate.rs`). The rules are the spec's: "External Resolution", "Managed
+//! Resolution", "Sidecar Resolution".
+
+use std::sync::Arc;
+
+use lance::Dataset;
+use lance_core::utils::blob::blob_path;
+use lance_io::object_store::ObjectStore;
+use lance_table::format::{BasePath, DataFile};
+use object_store::path::Path;
+use url::Url;
+
+use super::descriptor::{BlobKind, Descriptor, Extent, Target};
+use super::external::Policy;
+use super::fault;
+use super::source::Source;
+use crate::error::{Error, Kind, Result};
+use crate::store::{ObjectRef, Place};
+
+/// A value's place.
+#[derive(Clone, Debug)]
+pub struct Located {
+    /// How it is stored.
+    pub kind: BlobKind,
+    /// In which object.
+    pub object: ObjectRef,
+    /// In which part.
+    pub extent: Extent,
+}
+
+/// Resolves the descriptors of one snapshot.
+pub struct Locator {
+    /// The snapshot.
+    pub dataset: Arc<Dataset>,
+    /// The table's store and storage options.
+    pub source: Arc<Source>,
+    /// Which External references are followed.
+    pub policy: Arc<Policy>,
+}
+
+impl Locator {
+    /// Resolves a descriptor of a row in a fragment. Only a base or bucket that is met for the
+    /// first time costs a wait (for credentials); no request is sent.
+    ///
+    /// # Errors
+    /// [`Kind::Descriptor`] for an unknown base or an unusable URI, [`Kind::Denied`] by policy.
+    pub async fn locate(&self, fragment: usize, field_id: i32, descriptor: &Descriptor) -> Result<Located> {
+        let object = match &descriptor.target {
+            Target::DataFile => {
+                let file = self.data_file(fragment, field_id)?;
+                let directory = self.data_directory(file)?;
+                self.object(file.base_id, directory.join(file.path.as_str())).await?
+            }
+            Target::Sidecar(id) => {
+                let file = self.data_file(fragment, field_id)?;
+                let path = blob_path(&self.data_directory(file)?, data_file_key(&file.path), *id);
+                self.object(file.base_id, path).await?
+            }
+            Target::Managed(None, path) => {
+                let base = self.data_file(fragment, field_id)?.base_id;
+                self.object(base, beneath(&self.base_root(base)?, path)).await?
+            }
+            Target::Managed(Some(base), path) | Target::ExternalPath(base, path) => {
+                self.object(Some(*base), beneath(&self.base_root(Some(*base))?, path)).await?
+            }
+            Target::ExternalUri(uri) => self.external(uri).await?,
+        };
+        Ok(Located { kind: descriptor.kind, object, extent: descriptor.extent })
+    }
+
+    /// The file that supplies a field of a fragment.
+    fn data_file(&self, fragment: usize, field_id: i32) -> Result<&DataFile> {
+        let fragment = self.dataset.manifest.fragments.get(fragment);
+        let file = fragment.and_then(|f| f.files.iter().find(|file| file.fields.contains(&field_id)));
+        file.ok_or_else(|| Error::new(Kind::Table, format!("no data file supplies field {field_id}")))
+    }
+
+    /// `<root>/data`, `<base>/data` or `<base>`: spec, "Sidecar Resolution".
+    fn data_directory(&self, file: &DataFile) -> Result<Path> {
+        let Some(id) = file.base_id else { return Ok(self.dataset.data_dir()) };
+        let root = self.base_root(Some(id))?;
+        Ok(if self.base(id)?.is_dataset_root { root.join("data") } else { root })
+    }
+
+    /// The root of a base; without one, of the snapshot's branch.
+    fn base_root(&self, base: Option<u32>) -> Result<Path> {
+        let Some(id) = base else { return Ok(self.dataset.branch_location().path) };
+        let base = self.base(id)?;
+        let path = base.extract_path(self.source.session().store_registry());
+        path.map_err(|e| Error::caused(Kind::Descriptor, format!("base {id} at {}", redacted(&base.path)), e))
+    }
+
+    fn base(&self, id: u32) -> Result<&BasePath> {
+        self.dataset.manifest.base_paths.get(&id).ok_or_else(|| {
+            Error::new(Kind::Descriptor, format!("invalid descriptor: unknown base_id {id}"))
+        })
+    }
+
+    async fn object(&self, base: Option<u32>, path: Path) -> Result<ObjectRef> {
+        let store = self.dataset.object_store(base).await;
+        let store = store.map_err(|e| fault::of(format!("open the store of base {base:?}"), e))?;
+        let root = match base {
+            Some(id) => self.base(id)?.path.as_str(),
+            None => &self.source.uri,
+        };
+        Ok(object(&store, path, root))
+    }
+
+    async fn external(&self, uri: &str) -> Result<ObjectRef> {
+        let bases = self.dataset.manifest.base_paths.values().map(|base| base.path.as_str());
+        self.policy.check(uri, &self.source.uri, bases)?;
+        let unusable = || Error::new(Kind::Descriptor, format!("invalid descriptor: {uri:?} is no absolute URI"));
+        let url = if uri.starts_with('/') { Url::from_file_path(uri).ok() } else { Url::parse(uri).ok() };
+        let url = url.ok_or_else(unusable)?;
+        let (store, path) = self.source.resolve(&url).await?;
+        Ok(object(&store, path, uri))
+    }
+}
+
+fn object(store: &ObjectStore, path: Path, within: &str) -> ObjectRef {
+    if store.is_local() {
+        let local = std::path::PathBuf::from(lance_io::local::to_local_path(&path));
+        let uri = Url::from_file_path(&local).map_or_else(|()| local.display().to_string(), String::from);
+        return ObjectRef { uri: uri.into(), place: Place::Local(local) };
+    }
+    let uri = Url::parse(within).map_or_else(
+        |_| path.to_string(),
+        |mut url| {
+            url.set_path(path.as_ref());
+            redacted(url.as_str())
+        },
+    );
+    ObjectRef { uri: uri.into(), place: Place::Remote(store.inner.clone(), path) }
+}
+
+/// A URI without the password and query that may carry credentials.
+pub fn redacted(uri: &str) -> String {
+    let Ok(mut url) = Url::parse(uri) else { return uri.to_owned() };
+    // Setting to none cannot fail but for URLs that have no host, which have no password either.
+    let _ = url.set_password(None);
+    url.set_query(None);
+    url.into()
+}
+
+fn beneath(base: &Path, relative: &Path) -> Path {
+    Path::from_iter(base.parts().chain(relative.parts()))
+}
+
+/// The final component of a data file's path without `.lance`: spec, "Sidecar Resolution".
+fn data_file_key(path: &str) -> &str {
+    let file = path.rsplit('/').next().unwrap_or(path);
+    file.strip_suffix(".lance").unwrap_or(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sidecars_are_named_by_the_stem_of_the_data_file() {
+        assert_eq!(data_file_key("a.lance"), "a");
+        assert_eq!(data_file_key("sub/dir/a.b.lance"), "a.b");
+        assert_eq!(data_file_key("plain"), "plain");
+    }
+
+    #[test]
+    fn no_credential_is_shown() {
+        assert_eq!(redacted("s3://key:secret@b/k?sig=x"), "s3://key@b/k");
+        assert_eq!(redacted("/plain/path"), "/plain/path");
+    }
+}

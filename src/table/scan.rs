@@ -1,0 +1,122 @@
+//! Scans of a short run of rows of one fragment: descriptors, or the row's other columns.
+//!
+//! 1. A field whose data cannot be decoded must not take its neighbours with it, and a decoder may
+//!    panic (lance 14.0.2, `miniblock_decode.rs:716` on a legacy list): all columns are scanned
+//!    together, and only if that fails each by itself.
+//! 2. A panic in the crate must not end the mount: the scan is a task of its own, and a task that
+//!    panicked is an error like another.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray as _;
+use arrow_array::types::UInt64Type;
+use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
+use futures::TryStreamExt as _;
+use lance::Dataset;
+use lance_core::datatypes::{BlobHandling, Schema};
+
+use super::fault;
+use crate::error::{Error, Kind, Result};
+use crate::units;
+
+const ROW_ADDRESS: &str = "_rowaddr";
+const ROW_ID: &str = "_rowid";
+
+/// A run of live rows of one fragment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Run {
+    /// Position of the fragment in the manifest.
+    pub fragment: usize,
+    /// The first row, among the fragment's live rows.
+    pub offset: u64,
+    /// How many rows.
+    pub rows: u64,
+}
+
+/// What a scan gave.
+pub struct Scanned {
+    /// One array for each column asked for, or why there is none.
+    pub columns: Vec<Result<ArrayRef>>,
+    /// `_rowaddr` of each row.
+    pub addresses: UInt64Array,
+    /// `_rowid` of each row.
+    pub ids: UInt64Array,
+}
+
+/// Scans columns, each given as a schema with one top-level field; Blobs come as descriptors.
+///
+/// # Errors
+/// Where not even the rows' addresses can be read, or all columns failed for a passing reason.
+pub async fn scan(dataset: &Arc<Dataset>, columns: &[Schema], run: Run) -> Result<Scanned> {
+    let together = batch(dataset, &merged(dataset, columns), run).await;
+    let first_failure = match together {
+        Ok(batch) => return take_apart(&batch, columns),
+        Err(error) if fault::may_pass(&error) && error.kind() != Kind::Payload => return Err(error),
+        Err(error) => error,
+    };
+    tracing::debug!(error = %first_failure, ?run, "scanning each column by itself");
+    let rows = batch(dataset, &merged(dataset, &[]), run).await?;
+    let mut found = take_apart(&rows, &[])?;
+    for column in columns {
+        let alone = match batch(dataset, column, run).await {
+            Ok(batch) => take_apart(&batch, std::slice::from_ref(column))?.columns.pop(),
+            Err(error) => Some(Err(error)),
+        };
+        found.columns.extend(alone);
+    }
+    Ok(found)
+}
+
+fn merged(dataset: &Dataset, columns: &[Schema]) -> Schema {
+    let fields = columns.iter().flat_map(|column| column.fields.clone()).collect();
+    Schema { fields, metadata: dataset.schema().metadata.clone() }
+}
+
+async fn batch(dataset: &Arc<Dataset>, projection: &Schema, run: Run) -> Result<RecordBatch> {
+    let names: Vec<_> = projection.fields.iter().map(|field| field.name.as_str()).collect();
+    let what = format!("scan {names:?} of {run:?} of version {}", dataset.manifest.version);
+    let (dataset, projection) = (dataset.clone(), projection.clone());
+    let task = tokio::spawn(async move { scan_one(&dataset, &projection, run).await });
+    let scanned = task.await.map_err(|e| Error::caused(Kind::Table, format!("{what}: a decoder failed"), e))?;
+    let batch = scanned.map_err(|e| fault::of(&what, e))?;
+    if units::u64_of(batch.num_rows()) != run.rows {
+        let text = format!("{what}: {} rows came", batch.num_rows());
+        return Err(Error::new(Kind::Table, text));
+    }
+    Ok(batch)
+}
+
+async fn scan_one(dataset: &Dataset, projection: &Schema, run: Run) -> lance::Result<RecordBatch> {
+    let fragment = dataset.manifest.fragments.get(run.fragment).cloned();
+    let fragment = fragment.ok_or_else(|| lance::Error::invalid_input(format!("no fragment {}", run.fragment)))?;
+    let mut scanner = dataset.scan();
+    scanner.blob_handling(BlobHandling::BlobsDescriptions);
+    if projection.fields.is_empty() {
+        scanner.project::<&str>(&[])?;
+    } else {
+        scanner.project_with_schema(projection)?;
+    }
+    scanner
+        .with_row_address()
+        .with_row_id()
+        .with_fragments(vec![fragment])
+        .batch_size(units::usize_of(run.rows.max(1)))
+        .limit(Some(units::i64_of(run.rows)), Some(units::i64_of(run.offset)))?;
+    let batches: Vec<RecordBatch> = scanner.try_into_stream().await?.try_collect().await?;
+    let schema = batches.first().map_or_else(|| Arc::new(arrow_schema::Schema::empty()), RecordBatch::schema);
+    Ok(arrow_select::concat::concat_batches(&schema, &batches)?)
+}
+
+fn take_apart(batch: &RecordBatch, columns: &[Schema]) -> Result<Scanned> {
+    let number = |name| {
+        let column = batch.column_by_name(name).and_then(|c| c.as_primitive_opt::<UInt64Type>().cloned());
+        column.ok_or_else(|| Error::new(Kind::Table, format!("a scan came without {name}")))
+    };
+    let (addresses, ids) = (number(ROW_ADDRESS)?, number(ROW_ID)?);
+    let names = columns.iter().flat_map(|column| column.fields.iter().map(|field| &field.name));
+    let arrays = names.map(|name| {
+        let array = batch.column_by_name(name).cloned();
+        array.ok_or_else(|| Error::new(Kind::Table, format!("a scan came without column {name:?}")))
+    });
+    Ok(Scanned { columns: arrays.collect(), addresses, ids })
+}

@@ -1,0 +1,163 @@
+//! The table as a place: its store, its base path, and how a version of it is opened.
+//!
+//! A version is opened by the manifest's path alone, never by way of the newest version, so that one
+//! unreadable manifest spoils nothing but itself.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lance::Dataset;
+use lance::dataset::builder::DatasetBuilder;
+use lance::session::Session;
+use lance_io::object_store::{ObjectStore, ObjectStoreParams, StorageOptionsAccessor};
+use lance_table::io::commit::{CommitHandler, commit_handler_from_url};
+use object_store::path::Path;
+
+use super::fault;
+use crate::error::{Error, Kind, Result};
+use crate::tree::SnapshotId;
+
+/// Index files are never read here, so their cache is as small as it can be.
+const INDEX_CACHE_BYTES: usize = 1 << 20;
+/// Manifests, data file footers and deletion vectors; the crate's default is a GiB.
+const METADATA_CACHE_BYTES: usize = 128 << 20;
+
+/// Where a branch is.
+#[derive(Clone, Debug)]
+pub struct BranchPlace {
+    /// In the table's store.
+    pub path: Path,
+    /// As a URI.
+    pub uri: String,
+}
+
+/// A connection to one table.
+pub struct Source {
+    /// The table's URI as an absolute path or URL, without credentials.
+    pub uri: String,
+    /// The table's store.
+    pub store: Arc<ObjectStore>,
+    base: Path,
+    params: ObjectStoreParams,
+    handler: Arc<dyn CommitHandler>,
+    session: Mutex<Arc<Session>>,
+    stores: Mutex<HashMap<String, Arc<ObjectStore>>>,
+}
+
+impl Source {
+    /// Connects to the store of a table. A path is made absolute; nothing of the table is read.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] for a URI of no known store, [`Kind::Denied`] without credentials.
+    pub async fn connect(table: &str, options: HashMap<String, String>) -> Result<Self> {
+        let uri = absolute(table)?;
+        let accessor = (!options.is_empty())
+            .then(|| Arc::new(StorageOptionsAccessor::with_static_options(options)));
+        let params = ObjectStoreParams { storage_options_accessor: accessor, ..Default::default() };
+        let session = Arc::new(new_session());
+        let opened = ObjectStore::from_uri_and_params(session.store_registry(), &uri, &params).await;
+        let (store, base) = opened.map_err(|e| fault::of(format!("connect to {uri}"), e))?;
+        let handler = commit_handler_from_url(&uri, &Some(params.clone())).await;
+        let handler = handler.map_err(|e| fault::of(format!("connect to {uri}"), e))?;
+        let (session, stores) = (Mutex::new(session), Mutex::default());
+        Ok(Self { uri, store, base, params, handler, session, stores })
+    }
+
+    /// Where a branch's own `_versions` and `data` are; `None` is main. The crate keeps this layout
+    /// to itself (lance 14.0.2, `L:dataset/branch_location.rs:110`): `<root>/tree/<branch>`.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] for a name that no branch can have.
+    pub fn branch(&self, branch: Option<&str>) -> Result<BranchPlace> {
+        let Some(branch) = branch else {
+            return Ok(BranchPlace { path: self.base.clone(), uri: self.uri.clone() });
+        };
+        let below = format!("tree/{branch}");
+        let relative = Path::parse(&below);
+        let relative = relative.map_err(|e| Error::caused(Kind::Invalid, format!("branch {branch}"), e))?;
+        let path = Path::from_iter(self.base.parts().chain(relative.parts()));
+        Ok(BranchPlace { path, uri: format!("{}/{below}", self.uri) })
+    }
+
+    /// Opens one version.
+    ///
+    /// # Errors
+    /// [`Kind::Stale`] where the manifest is gone or another one than the snapshot's,
+    /// [`Kind::Table`] where it cannot be read.
+    pub async fn open(&self, id: &SnapshotId) -> Result<Dataset> {
+        let place = self.branch(id.branch.as_deref())?;
+        let what = || format!("open version {} of {}", id.version, place.uri);
+        let opened = DatasetBuilder::load_by_uri(
+            self.session(),
+            None,
+            None,
+            place.uri.clone(),
+            Some(id.version.get()),
+            self.store.clone(),
+            place.path.clone(),
+            self.handler.clone(),
+            Some(self.params.clone()),
+            None,
+        );
+        let dataset = opened.await.map_err(|e| match fault::kind(&e) {
+            Kind::NotFound | Kind::Payload => Error::caused(Kind::Stale, what(), e),
+            _ => fault::of(what(), e),
+        })?;
+        if dataset.manifest.version != id.version.get() {
+            return Err(Error::new(Kind::Stale, format!("{}: it is gone", what())));
+        }
+        Ok(dataset)
+    }
+
+    /// Forgets what the crate cached, because a manifest was replaced: the crate keys some of its
+    /// caches (transactions, `L:dataset.rs:1268`) by version number alone.
+    pub fn forget(&self) {
+        *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(new_session());
+    }
+
+    /// The store and path of an absolute URI, with the table's storage options (spec, "External
+    /// Resolution"). One store is kept for each bucket: the crate's registry holds weak references
+    /// only (`LI:object_store/providers.rs:110`).
+    ///
+    /// # Errors
+    /// [`Kind::Descriptor`] for a scheme that no store has.
+    pub async fn resolve(&self, uri: &url::Url) -> Result<(Arc<ObjectStore>, Path)> {
+        let what = || format!("resolve External reference {uri}");
+        let registry = self.session().store_registry();
+        let bucket = uri[..url::Position::BeforePath].to_owned();
+        let known = self.stores.lock().unwrap_or_else(PoisonError::into_inner).get(&bucket).cloned();
+        if let Some(store) = known {
+            let path = ObjectStore::extract_path_from_uri(registry, uri.as_str());
+            return Ok((store, path.map_err(|e| Error::caused(Kind::Descriptor, what(), e))?));
+        }
+        let opened = ObjectStore::from_uri_and_params(registry, uri.as_str(), &self.params).await;
+        let (store, path) = opened.map_err(|e| match fault::kind(&e) {
+            Kind::Table => Error::caused(Kind::Descriptor, what(), e),
+            kind => Error::caused(kind, what(), e),
+        })?;
+        self.stores.lock().unwrap_or_else(PoisonError::into_inner).insert(bucket, store.clone());
+        Ok((store, path))
+    }
+
+    /// The session that versions are opened in.
+    pub fn session(&self) -> Arc<Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn new_session() -> Session {
+    Session::new(INDEX_CACHE_BYTES, METADATA_CACHE_BYTES, Arc::default())
+}
+
+/// A path made absolute; a URI as it is.
+fn absolute(table: &str) -> Result<String> {
+    if table.contains("://") {
+        return Ok(table.trim_end_matches('/').to_owned());
+    }
+    let path = std::path::absolute(table)
+        .map_err(|e| Error::caused(Kind::Invalid, format!("table {table:?}"), e))?;
+    let text = path.to_str().ok_or_else(|| {
+        Error::new(Kind::Invalid, format!("table path {} is not UTF-8", path.display()))
+    })?;
+    Ok(text.trim_end_matches('/').to_owned())
+}

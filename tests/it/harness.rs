@@ -1,0 +1,229 @@
+//! Tables and mounts for tests. A mount is taken away when it is dropped, also by a failing test.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The program under test.
+pub const LANCEFS: &str = env!("CARGO_BIN_EXE_lancefs");
+
+/// A folder for one test, beneath `TMPDIR`.
+pub fn folder() -> TempDir {
+    tempfile::Builder::new().prefix("lancefs-test-").tempdir().unwrap()
+}
+
+/// The Python of the tests.
+pub fn python() -> Command {
+    let python = std::env::var_os("LANCEFS_TEST_PYTHON")
+        .expect("LANCEFS_TEST_PYTHON is not set: run scripts/test, or LANCEFS_TEST_PYTHON=$(scripts/venv) cargo test");
+    let mut command = Command::new(python);
+    // The decoder's panics that some tables provoke in pylance are no news.
+    command.env("RUST_BACKTRACE", "0");
+    command
+}
+
+/// Runs a piece of Python with `lance` and `pa` at hand, and gives what it printed.
+pub fn run_python(script: &str) -> String {
+    let script = format!("import lance, pyarrow as pa\nfrom lance import blob_array, blob_field\n{script}");
+    let output = python().arg("-c").arg(&script).output().unwrap();
+    assert!(output.status.success(), "{script}\n{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Tables that pylance wrote, with what a mount of each must show.
+pub struct Tables {
+    /// Where they are.
+    pub folder: PathBuf,
+    manifest: Value,
+}
+
+impl Tables {
+    /// The tables of the default set, made once for all tests; they are not to be changed.
+    pub fn shared() -> &'static Self {
+        static TABLES: OnceLock<Tables> = OnceLock::new();
+        TABLES.get_or_init(|| Self::make(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("tables"), &[]))
+    }
+
+    /// Makes tables in a folder.
+    pub fn make(folder: &Path, arguments: &[&str]) -> Self {
+        let generator = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tables/make_tables.py");
+        let output = python().arg(generator).arg("--out").arg(folder).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let manifest = std::fs::read(folder.join("manifest.json")).unwrap();
+        Self { folder: folder.to_owned(), manifest: serde_json::from_slice(&manifest).unwrap() }
+    }
+
+    /// The names of all tables.
+    pub fn names(&self) -> Vec<&str> {
+        self.manifest["tables"].as_object().unwrap().keys().map(String::as_str).collect()
+    }
+
+    /// What a mount of a table must show.
+    pub fn expected(&self, name: &str) -> &Value {
+        let table = &self.manifest["tables"][name];
+        assert!(table.is_object(), "there is no table {name}");
+        table
+    }
+
+    /// The path of a table.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.expected(name)["uri"].as_str().unwrap().into()
+    }
+
+    /// A copy of a table that a test may change.
+    pub fn copy(&self, name: &str, to: &Path) -> PathBuf {
+        let copy = to.join(format!("{name}.lance"));
+        copy_folder(&self.path(name), &copy);
+        copy
+    }
+}
+
+/// Copies a folder with everything beneath it.
+pub fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_folder(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// A mounted table.
+pub struct Mount {
+    folder: TempDir,
+    /// Where it is mounted.
+    pub path: PathBuf,
+}
+
+impl Mount {
+    /// Mounts a table.
+    pub fn new(table: impl AsRef<OsStr>) -> Self {
+        Self::with(table, &[])
+    }
+
+    /// Mounts a table with arguments.
+    pub fn with(table: impl AsRef<OsStr>, arguments: &[&str]) -> Self {
+        let folder = folder();
+        let path = folder.path().join("mnt");
+        std::fs::create_dir(&path).unwrap();
+        let mount = Self { path, folder };
+        mount.start(table, arguments);
+        mount
+    }
+
+    /// Mounts at the same place again, after [`Mount::unmount`] or a death of the daemon.
+    pub fn start(&self, table: impl AsRef<OsStr>, arguments: &[&str]) {
+        let output = lancefs(["mount".as_ref(), table.as_ref(), self.path.as_os_str()])
+            .arg("--log-file")
+            .arg(self.folder.path().join("log"))
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Unmounts, and waits until the daemon has ended.
+    pub fn unmount(&self) {
+        let output = lancefs(["unmount".as_ref(), self.path.as_os_str()]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// What the daemon has logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    /// `.lancefs/status.json`.
+    pub fn status(&self) -> Value {
+        serde_json::from_slice(&std::fs::read(self.path.join(".lancefs/status.json")).unwrap()).unwrap()
+    }
+
+    /// The daemon's process.
+    pub fn pid(&self) -> i32 {
+        self.status()["pid"].as_i64().unwrap().try_into().unwrap()
+    }
+
+    /// A path in the mount.
+    pub fn at(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.path.join(path)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = lancefs(["unmount".as_ref(), self.path.as_os_str(), "--lazy".as_ref()]).output();
+    }
+}
+
+/// The program with arguments, not run yet; its standard streams are not ours.
+pub fn lancefs<const N: usize>(arguments: [&OsStr; N]) -> Command {
+    let mut command = Command::new(LANCEFS);
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Runs the program and gives what it printed.
+pub fn run(arguments: &[&str]) -> Output {
+    Command::new(LANCEFS).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+/// Standard output as text, of a run that must have succeeded.
+pub fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{}", stderr(output));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Standard error as text.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Waits until something holds, for at most 20 seconds.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}: not within 20 seconds");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The names in a directory, sorted, without `.` and `..`.
+pub fn names(path: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// The errno of a failed operation.
+pub fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
+    result.unwrap_err().raw_os_error().unwrap()
+}
+
+/// An extended attribute as text.
+pub fn xattr(path: &Path, name: &str) -> Result<String, rustix::io::Errno> {
+    let mut buffer = [0_u8; 4096];
+    let len = rustix::fs::getxattr(path, name, &mut buffer)?;
+    Ok(String::from_utf8(buffer[..len].to_vec()).unwrap())
+}
+
+/// The SHA-256 of bytes, in lower-case hex.
+pub fn sha256(bytes: &[u8]) -> String {
+    use sha2::{Digest as _, Sha256};
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Only one test at a time does what this guards: measuring what the whole machine does.
+pub fn alone() -> impl Drop {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
