@@ -43,8 +43,15 @@ pub enum Exit {
 
 impl Exit {
     /// Every exit, in the order of its code.
-    pub const ALL: [Self; 7] =
-        [Self::Success, Self::Failure, Self::Usage, Self::NotFound, Self::Busy, Self::Faults, Self::Denied];
+    pub const ALL: [Self; 7] = [
+        Self::Success,
+        Self::Failure,
+        Self::Usage,
+        Self::NotFound,
+        Self::Busy,
+        Self::Faults,
+        Self::Denied,
+    ];
 
     /// The number that the shell sees.
     pub fn code(self) -> u8 {
@@ -76,8 +83,18 @@ impl Exit {
         match error.kind() {
             Kind::NotFound => Self::NotFound,
             Kind::Denied => Self::Denied,
-            Kind::Payload | Kind::Table | Kind::Descriptor | Kind::Stale | Kind::Timeout | Kind::Invalid | Kind::ReadOnly
-            | Kind::NotDirectory | Kind::IsDirectory | Kind::NoAttribute | Kind::NameTooLong | Kind::Internal => Self::Failure,
+            Kind::Payload
+            | Kind::Table
+            | Kind::Descriptor
+            | Kind::Stale
+            | Kind::Timeout
+            | Kind::Invalid
+            | Kind::ReadOnly
+            | Kind::NotDirectory
+            | Kind::IsDirectory
+            | Kind::NoAttribute
+            | Kind::NameTooLong
+            | Kind::Internal => Self::Failure,
         }
     }
 }
@@ -109,7 +126,12 @@ fn run(arguments: Arguments) -> Exit {
         Command::Verify(args) => verify::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Arguments::command(), "lancefs", &mut std::io::stdout());
+            clap_complete::generate(
+                shell,
+                &mut Arguments::command(),
+                "lancefs",
+                &mut std::io::stdout(),
+            );
             Ok(Exit::Success)
         }
         Command::Man => output::manual(),

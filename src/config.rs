@@ -14,8 +14,9 @@ pub type Pair = (String, Option<String>);
 /// What `mount(8)` and fstab say to every file system, and that changes nothing here: every mount
 /// is read-only, `nosuid,nodev,noexec`.
 const GENERIC: [&str; 22] = [
-    "defaults", "ro", "rw", "nosuid", "suid", "nodev", "dev", "noexec", "exec", "auto", "noauto", "user", "nouser",
-    "users", "nofail", "_netdev", "noatime", "atime", "relatime", "async", "sync", "dirsync",
+    "defaults", "ro", "rw", "nosuid", "suid", "nodev", "dev", "noexec", "exec", "auto", "noauto",
+    "user", "nouser", "users", "nofail", "_netdev", "noatime", "atime", "relatime", "async",
+    "sync", "dirsync",
 ];
 
 /// Parses the value of `-o`: `a,b=c`. Underscores are dashes, as in `allow_other`.
@@ -44,10 +45,11 @@ pub fn mount_options(text: &str) -> Result<Vec<Pair>> {
 /// # Errors
 /// [`Kind::Invalid`] where it cannot be read or holds something else.
 pub fn file(path: &Path) -> Result<Vec<Pair>> {
-    let text = std::fs::read_to_string(path).context(Kind::Invalid, || format!("read {}", path.display()))?;
-    let table: toml::Table = text
-        .parse()
-        .map_err(|e| Error::caused(Kind::Invalid, format!("configuration file {}", path.display()), e))?;
+    let text = std::fs::read_to_string(path)
+        .context(Kind::Invalid, || format!("read {}", path.display()))?;
+    let table: toml::Table = text.parse().map_err(|e| {
+        Error::caused(Kind::Invalid, format!("configuration file {}", path.display()), e)
+    })?;
     let mut pairs = Vec::new();
     for (key, value) in table {
         let name = key.replace('_', "-");
@@ -60,9 +62,12 @@ pub fn file(path: &Path) -> Result<Vec<Pair>> {
                 toml::Value::Boolean(true) => pairs.push((name.clone(), None)),
                 toml::Value::Boolean(false) => {}
                 toml::Value::String(text) => pairs.push((name.clone(), Some(text))),
-                toml::Value::Integer(number) => pairs.push((name.clone(), Some(number.to_string()))),
+                toml::Value::Integer(number) => {
+                    pairs.push((name.clone(), Some(number.to_string())))
+                }
                 other => {
-                    let text = format!("{}: {key} = {other} is no value of an option", path.display());
+                    let text =
+                        format!("{}: {key} = {other} is no value of an option", path.display());
                     return Err(Error::new(Kind::Invalid, text));
                 }
             }
@@ -77,12 +82,19 @@ pub fn file(path: &Path) -> Result<Vec<Pair>> {
 /// # Errors
 /// [`Kind::Invalid`] where it cannot be read or a line has no `=`.
 pub fn storage_options_file(path: &Path) -> Result<Vec<(String, String)>> {
-    let text = std::fs::read_to_string(path).context(Kind::Invalid, || format!("read {}", path.display()))?;
-    let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty() && !line.trim_start().starts_with('#'));
+    let text = std::fs::read_to_string(path)
+        .context(Kind::Invalid, || format!("read {}", path.display()))?;
+    let lines = text
+        .lines()
+        .zip(1..)
+        .filter(|(line, _)| !line.trim().is_empty() && !line.trim_start().starts_with('#'));
     lines
         .map(|(line, number)| match line.split_once('=') {
             Some((key, value)) => Ok((key.trim().to_owned(), value.trim().to_owned())),
-            None => Err(Error::new(Kind::Invalid, format!("{} line {number} is not KEY=VALUE", path.display()))),
+            None => Err(Error::new(
+                Kind::Invalid,
+                format!("{} line {number} is not KEY=VALUE", path.display()),
+            )),
         })
         .collect()
 }
@@ -97,8 +109,12 @@ mod tests {
 
     #[test]
     fn mount_options_are_flags() {
-        let parsed = mount_options("ro,allow_other,refresh=5s,_netdev,x-systemd.automount,uid=7").unwrap();
-        assert_eq!(parsed, [pair("allow-other", None), pair("refresh", Some("5s")), pair("uid", Some("7"))]);
+        let parsed =
+            mount_options("ro,allow_other,refresh=5s,_netdev,x-systemd.automount,uid=7").unwrap();
+        assert_eq!(
+            parsed,
+            [pair("allow-other", None), pair("refresh", Some("5s")), pair("uid", Some("7"))]
+        );
         assert!(mount_options("").unwrap().is_empty());
         assert!(mount_options("=5").is_err());
     }
@@ -109,7 +125,12 @@ mod tests {
         let path = dir.path().join("c.toml");
         std::fs::write(&path, "allow_other = true\nthreads = 3\nallow-external = [\"/a\", \"/b\"]\nforeground = false\n").unwrap();
         let parsed = file(&path).unwrap();
-        for expected in [pair("allow-other", None), pair("threads", Some("3")), pair("allow-external", Some("/a")), pair("allow-external", Some("/b"))] {
+        for expected in [
+            pair("allow-other", None),
+            pair("threads", Some("3")),
+            pair("allow-external", Some("/a")),
+            pair("allow-external", Some("/b")),
+        ] {
             assert!(parsed.contains(&expected), "{expected:?} in {parsed:?}");
         }
         assert_eq!(parsed.len(), 4);

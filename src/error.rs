@@ -138,10 +138,7 @@ mod tests {
         let io = io::Error::new(io::ErrorKind::NotFound, "no such file");
         let inner = Error::caused(Kind::Payload, "open /a/b", io);
         let outer = Error::caused(Kind::Payload, "read row 3 field image", inner).at("version 7");
-        assert_eq!(
-            outer.chain(),
-            "version 7: read row 3 field image: open /a/b: no such file"
-        );
+        assert_eq!(outer.chain(), "version 7: read row 3 field image: open /a/b: no such file");
         assert_eq!(outer.kind(), Kind::Payload);
     }
 }

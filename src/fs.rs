@@ -135,11 +135,23 @@ impl Fs {
     /// Remembers why an operation on a node failed, and logs it; an expected miss is not a failure.
     pub fn failed(&self, operation: &'static str, ino: Ino, error: &Error) {
         match error.kind() {
-            Kind::NotFound | Kind::NoAttribute | Kind::ReadOnly | Kind::NotDirectory | Kind::IsDirectory | Kind::NameTooLong => {
+            Kind::NotFound
+            | Kind::NoAttribute
+            | Kind::ReadOnly
+            | Kind::NotDirectory
+            | Kind::IsDirectory
+            | Kind::NameTooLong => {
                 tracing::debug!(operation, %ino, %error, "refused");
                 return;
             }
-            Kind::Payload | Kind::Table | Kind::Descriptor | Kind::Stale | Kind::Denied | Kind::Timeout | Kind::Invalid | Kind::Internal => {}
+            Kind::Payload
+            | Kind::Table
+            | Kind::Descriptor
+            | Kind::Stale
+            | Kind::Denied
+            | Kind::Timeout
+            | Kind::Invalid
+            | Kind::Internal => {}
         }
         self.counters.add(Counter::Failures, 1);
         tracing::error!(operation, %ino, %error, "failed");

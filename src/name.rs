@@ -98,7 +98,7 @@ fn splits_escape(text: &str, end: usize) -> bool {
 /// `a`, `info.thumb`, `frames[3]`, `scenes[2].clip`, `a[0][1]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueName<'a> {
-    /// The path without its indices, as [`crate::tree::Shape`] spells it: `scenes[].clip`.
+    /// The path without its indices, as `tree::Shape` spells it: `scenes[].clip`.
     pub pattern: String,
     /// The indices, outermost first.
     pub indices: Vec<u64>,

@@ -79,7 +79,9 @@ pub struct ObjectRef {
 pub fn open(object: &ObjectRef) -> Result<Arc<dyn RangeRead>> {
     Ok(match &object.place {
         Place::Local(path) => Arc::new(Local::open(path)?),
-        Place::Remote(store, path) => Arc::new(Remote::new(store.clone(), path.clone(), object.uri.clone())),
+        Place::Remote(store, path) => {
+            Arc::new(Remote::new(store.clone(), path.clone(), object.uri.clone()))
+        }
     })
 }
 

@@ -92,7 +92,9 @@ impl Table {
         let catalog = Catalog::new(source.clone(), options.refresh);
         let latest = catalog.latest(None).await;
         latest.map_err(|e| match e.kind() {
-            Kind::NotFound => Error::new(Kind::NotFound, format!("there is no Lance table at {}", source.uri)),
+            Kind::NotFound => {
+                Error::new(Kind::NotFound, format!("there is no Lance table at {}", source.uri))
+            }
             _ => e,
         })?;
         let only = match &options.at {
@@ -133,7 +135,8 @@ impl Table {
     /// else by the store's clock, which spares a request for each version that is merely listed.
     pub async fn committed(&self, entry: &Entry) -> SystemTime {
         let slot = self.numbers.slot(&entry.id);
-        let known = self.committed.lock().unwrap_or_else(PoisonError::into_inner).get(&slot).copied();
+        let known =
+            self.committed.lock().unwrap_or_else(PoisonError::into_inner).get(&slot).copied();
         match known {
             Some(time) => time,
             None if self.source.store.is_local() => self.read_committed(slot, entry).await,
@@ -153,7 +156,9 @@ impl Table {
 
     async fn read_committed(&self, slot: Slot, entry: &Entry) -> SystemTime {
         let (path, size) = (&entry.manifest, Some(entry.manifest_size));
-        let time = match lance_table::io::manifest::read_manifest(&self.source.store, path, size).await {
+        let time = match lance_table::io::manifest::read_manifest(&self.source.store, path, size)
+            .await
+        {
             Ok(manifest) => manifest.timestamp().into(),
             Err(error) => {
                 tracing::warn!(version = %entry.id.version, %error, "cannot read the manifest, its file's time is shown");
@@ -166,17 +171,27 @@ impl Table {
 
     async fn open_snapshot(&self, slot: Slot) -> Result<Arc<Snapshot>> {
         let id = self.numbers.snapshot(slot);
-        let id = id.ok_or_else(|| Error::new(Kind::Stale, format!("slot {slot:?} is not of this mount")))?;
+        let id = id.ok_or_else(|| {
+            Error::new(Kind::Stale, format!("slot {slot:?} is not of this mount"))
+        })?;
         let dataset = Arc::new(self.source.open(&id).await?);
         if is_another(&id, dataset.manifest_location().e_tag.as_deref()) {
             self.source.forget();
-            return Err(Error::new(Kind::Stale, format!("version {} was replaced by another table's", id.version)));
+            return Err(Error::new(
+                Kind::Stale,
+                format!("version {} was replaced by another table's", id.version),
+            ));
         }
         let locator = Locator { dataset, source: self.source.clone(), policy: self.policy.clone() };
-        let snapshot = Snapshot::new(id.clone(), slot, locator, self.pages.clone(), self.sizes.clone()).await?;
+        let snapshot =
+            Snapshot::new(id.clone(), slot, locator, self.pages.clone(), self.sizes.clone())
+                .await?;
         let layout = Layout::new(snapshot.rows.count(), snapshot.leaves.leaves.len())?;
         self.numbers.set_layout(&id, layout);
-        self.committed.lock().unwrap_or_else(PoisonError::into_inner).insert(slot, snapshot.committed);
+        self.committed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(slot, snapshot.committed);
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         if id.version >= newest.0 {
             *newest = (id.version, snapshot.dataset.manifest.summary().total_files_size);
@@ -214,5 +229,8 @@ async fn resolve(catalog: &Catalog, reference: &str) -> Result<Entry> {
     if catalog.branches().await?.contains(&name) {
         return catalog.latest(Some(&name)).await;
     }
-    Err(Error::new(Kind::NotFound, format!("the table has no version, tag or branch {reference:?}")))
+    Err(Error::new(
+        Kind::NotFound,
+        format!("the table has no version, tag or branch {reference:?}"),
+    ))
 }

@@ -8,8 +8,13 @@ const DEFAULT: &str = "error,lancefs=info";
 /// Starts logging. `filter` is in the words of `RUST_LOG`; where it cannot be understood the default
 /// holds. Calling it twice changes nothing.
 pub fn start(filter: Option<&str>) {
-    let filter = filter.and_then(|text| EnvFilter::try_new(text).ok()).unwrap_or_else(|| EnvFilter::new(DEFAULT));
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    let filter = filter
+        .and_then(|text| EnvFilter::try_new(text).ok())
+        .unwrap_or_else(|| EnvFilter::new(DEFAULT));
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false);
     // Fails only where a subscriber is set already.
     let _ = subscriber.try_init();
 }

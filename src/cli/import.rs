@@ -14,16 +14,19 @@ pub fn run(args: &ImportArgs) -> Result<Exit> {
     let runtime = Runtime::new().context(Kind::Internal, || "start the runtime".to_owned())?;
     let storage = if args.managed { Storage::Managed } else { Storage::ByTable };
     let import = Import::plan(&args.files, &args.table, storage, serve::storage(&args.storage)?)?;
-    let bar = output::bar(import.bytes(), "{bar:40} {bytes}/{total_bytes} {bytes_per_sec}, {eta} left");
+    let bar =
+        output::bar(import.bytes(), "{bar:40} {bytes}/{total_bytes} {bytes_per_sec}, {eta} left");
     let done = runtime.block_on(async {
         let stop = |kind| signal(kind).context(Kind::Internal, || "listen for signals".to_owned());
-        let (mut terminate, mut interrupt) = (stop(SignalKind::terminate())?, stop(SignalKind::interrupt())?);
+        let (mut terminate, mut interrupt) =
+            (stop(SignalKind::terminate())?, stop(SignalKind::interrupt())?);
         let written = tokio::select! {
             written = import.run(|bytes| bar.inc(bytes)) => Some(written),
             _ = terminate.recv() => None,
             _ = interrupt.recv() => None,
         };
-        written.unwrap_or_else(|| Err(Error::new(Kind::Invalid, "interrupted: nothing was imported")))
+        written
+            .unwrap_or_else(|| Err(Error::new(Kind::Invalid, "interrupted: nothing was imported")))
     });
     bar.finish_and_clear();
     // Writers that were interrupted end with their runtime, before their files are taken away.
@@ -33,9 +36,16 @@ pub fn run(args: &ImportArgs) -> Result<Exit> {
     }
     let version = done?;
     if args.json {
-        output::say(json!({ "table": import.table(), "version": version, "rows": import.rows(), "bytes": import.bytes() }));
+        output::say(
+            json!({ "table": import.table(), "version": version, "rows": import.rows(), "bytes": import.bytes() }),
+        );
     } else {
-        output::say(format_args!("{}: version {version}, {} rows, {} bytes", import.table(), import.rows(), import.bytes()));
+        output::say(format_args!(
+            "{}: version {version}, {} rows, {} bytes",
+            import.table(),
+            import.rows(),
+            import.bytes()
+        ));
     }
     Ok(Exit::Success)
 }

@@ -17,10 +17,16 @@ const VALUE_MAX: usize = 64 << 10;
 pub fn run(args: &InspectArgs) -> Result<Exit> {
     let path = &args.path;
     let what = || format!("inspect {}", path.display());
-    std::fs::symlink_metadata(path).or_else(|error| {
-        // A value that cannot be resolved has no attributes of a file, and the more to say.
-        if error.kind() == std::io::ErrorKind::NotFound { Err(error) } else { path.parent().map_or(Err(error), std::fs::symlink_metadata) }
-    }).map_err(|e| Error::caused(Kind::NotFound, what(), e))?;
+    std::fs::symlink_metadata(path)
+        .or_else(|error| {
+            // A value that cannot be resolved has no attributes of a file, and the more to say.
+            if error.kind() == std::io::ErrorKind::NotFound {
+                Err(error)
+            } else {
+                path.parent().map_or(Err(error), std::fs::symlink_metadata)
+            }
+        })
+        .map_err(|e| Error::caused(Kind::NotFound, what(), e))?;
     let names = list(path)?;
     let mut found = Map::new();
     for name in names {
@@ -34,7 +40,10 @@ pub fn run(args: &InspectArgs) -> Result<Exit> {
         found.insert("error".to_owned(), error.into());
     }
     if found.is_empty() {
-        return Err(Error::new(Kind::Invalid, format!("{} is no value of a lancefs mount", path.display())));
+        return Err(Error::new(
+            Kind::Invalid,
+            format!("{} is no value of a lancefs mount", path.display()),
+        ));
     }
     if args.json {
         output::say(format_args!("{:#}", Value::Object(found)));
@@ -50,9 +59,13 @@ pub fn run(args: &InspectArgs) -> Result<Exit> {
 fn list(path: &Path) -> Result<Vec<String>> {
     let mut buffer = vec![0_u8; VALUE_MAX];
     let len = rustix::fs::listxattr(path, &mut buffer).map_err(std::io::Error::from);
-    let len = len.context(Kind::Invalid, || format!("list the attributes of {}", path.display()))?;
+    let len =
+        len.context(Kind::Invalid, || format!("list the attributes of {}", path.display()))?;
     let names = buffer[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    Ok(names.map(|name| String::from_utf8_lossy(name).into_owned()).filter(|name| name.starts_with(PREFIX)).collect())
+    Ok(names
+        .map(|name| String::from_utf8_lossy(name).into_owned())
+        .filter(|name| name.starts_with(PREFIX))
+        .collect())
 }
 
 fn get(path: &Path, name: &str) -> Option<String> {

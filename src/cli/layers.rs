@@ -45,7 +45,8 @@ fn lower_layers(mount: &ArgMatches) -> Result<Vec<OsString>, Error> {
     let mut flags = Vec::new();
     let mut said: Vec<String> = Vec::new();
     let given = mount.get_many::<String>("options").into_iter().flatten();
-    let by_o: Vec<Pair> = given.map(|text| config::mount_options(text)).collect::<Result<Vec<_>, _>>()?.concat();
+    let by_o: Vec<Pair> =
+        given.map(|text| config::mount_options(text)).collect::<Result<Vec<_>, _>>()?.concat();
     for pair in by_o.iter().filter(|(name, _)| !is_from(mount, name, &[ValueSource::CommandLine])) {
         said.push(pair.0.clone());
         flags.push(flag(pair));
@@ -53,7 +54,9 @@ fn lower_layers(mount: &ArgMatches) -> Result<Vec<OsString>, Error> {
     if let Some(path) = mount.get_one::<PathBuf>("config") {
         let by_file = config::file(path)?;
         let above = [ValueSource::CommandLine, ValueSource::EnvVariable];
-        let unsaid = by_file.iter().filter(|(name, _)| !is_from(mount, name, &above) && !said.contains(name));
+        let unsaid = by_file
+            .iter()
+            .filter(|(name, _)| !is_from(mount, name, &above) && !said.contains(name));
         flags.extend(unsaid.map(flag));
     }
     Ok(flags)
@@ -94,9 +97,21 @@ mod tests {
     fn a_flag_beats_o_and_o_beats_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.toml");
-        std::fs::write(&file, "refresh = \"7s\"\ntimeout = \"8s\"\nuid = 9\nallow_external = [\"/x\", \"/y\"]\n").unwrap();
+        std::fs::write(
+            &file,
+            "refresh = \"7s\"\ntimeout = \"8s\"\nuid = 9\nallow_external = [\"/x\", \"/y\"]\n",
+        )
+        .unwrap();
         let config = format!("--config={}", file.display());
-        let args = mount(&["--refresh=1s", "-o", "refresh=2s,timeout=3s,allow_other,ro", &config, "--", "t", "m"]);
+        let args = mount(&[
+            "--refresh=1s",
+            "-o",
+            "refresh=2s,timeout=3s,allow_other,ro",
+            &config,
+            "--",
+            "t",
+            "m",
+        ]);
         assert_eq!(args.refresh, Some(Duration::from_secs(1)));
         assert_eq!(args.timeout, Duration::from_secs(3));
         assert_eq!(args.uid, Some(9));
@@ -106,7 +121,10 @@ mod tests {
 
     #[test]
     fn an_unknown_option_is_a_usage_error() {
-        let all = ["lancefs", "mount", "-o", "no_such_thing=1", "t", "m"].map(OsString::from).to_vec();
-        assert!(matches!(parse(all), Err(Fault::Usage(error)) if error.to_string().contains("--no-such-thing")));
+        let all =
+            ["lancefs", "mount", "-o", "no_such_thing=1", "t", "m"].map(OsString::from).to_vec();
+        assert!(
+            matches!(parse(all), Err(Fault::Usage(error)) if error.to_string().contains("--no-such-thing"))
+        );
     }
 }

@@ -36,7 +36,8 @@ pub fn run(args: &MountArgs, log: Option<&str>) -> Result<Exit> {
 
 /// Starts the daemon and waits for its report. Gives its exit code, if it has ended.
 fn start_daemon(args: &MountArgs, mountpoint: &Path) -> Result<(Option<i32>, String)> {
-    let program = std::env::current_exe().context(Kind::Internal, || "find this program".to_owned())?;
+    let program =
+        std::env::current_exe().context(Kind::Internal, || "find this program".to_owned())?;
     let log = daemon_log(args, mountpoint)?;
     let mut daemon = Command::new(program);
     // After the arguments as they were given, so that all layers of options mean the same there; but
@@ -48,7 +49,8 @@ fn start_daemon(args: &MountArgs, mountpoint: &Path) -> Result<(Option<i32>, Str
     let mut daemon = daemon.spawn().context(Kind::Internal, || "start the daemon".to_owned())?;
     let mut report = String::new();
     if let Some(mut pipe) = daemon.stdout.take() {
-        pipe.read_to_string(&mut report).context(Kind::Internal, || "hear from the daemon".to_owned())?;
+        pipe.read_to_string(&mut report)
+            .context(Kind::Internal, || "hear from the daemon".to_owned())?;
     }
     if report.trim() == READY {
         return Ok((None, report));
@@ -66,7 +68,8 @@ fn daemon_log(args: &MountArgs, mountpoint: &Path) -> Result<Stdio> {
     let path = match (&args.log_file, state_folder()) {
         (Some(path), _) => path.clone(),
         (None, Some(folder)) => {
-            let name = crate::name::fit(&crate::name::escape(&mountpoint.to_string_lossy()), ".log");
+            let name =
+                crate::name::fit(&crate::name::escape(&mountpoint.to_string_lossy()), ".log");
             folder.join("log").join(name)
         }
         (None, None) => return Ok(Stdio::null()),
@@ -75,7 +78,12 @@ fn daemon_log(args: &MountArgs, mountpoint: &Path) -> Result<Stdio> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).context(Kind::Invalid, what)?;
     }
-    Ok(std::fs::File::options().create(true).append(true).open(&path).context(Kind::Invalid, what)?.into())
+    Ok(std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .context(Kind::Invalid, what)?
+        .into())
 }
 
 fn state_folder() -> Option<PathBuf> {
@@ -89,7 +97,8 @@ fn state_folder() -> Option<PathBuf> {
 pub fn resolved(mountpoint: &Path) -> Result<PathBuf> {
     let what = || format!("mountpoint {}", mountpoint.display());
     let absolute = std::path::absolute(mountpoint).context(Kind::Invalid, what)?;
-    let dead = std::fs::symlink_metadata(&absolute).is_err_and(|e| e.kind() != std::io::ErrorKind::NotFound);
+    let dead = std::fs::symlink_metadata(&absolute)
+        .is_err_and(|e| e.kind() != std::io::ErrorKind::NotFound);
     if !dead && let Ok(canonical) = absolute.canonicalize() {
         return Ok(canonical);
     }
@@ -98,6 +107,9 @@ pub fn resolved(mountpoint: &Path) -> Result<PathBuf> {
             Ok(parent) => Ok(parent.join(name)),
             Err(_) => Ok(absolute),
         },
-        _ => Err(Error::new(Kind::Invalid, format!("{} cannot be a mountpoint", mountpoint.display()))),
+        _ => Err(Error::new(
+            Kind::Invalid,
+            format!("{} cannot be a mountpoint", mountpoint.display()),
+        )),
     }
 }

@@ -27,8 +27,11 @@ pub fn manual() -> Result<Exit> {
     let mut command = Arguments::command();
     command.build();
     let mut text = Vec::new();
-    let render = |command: &clap::Command, text: &mut Vec<u8>| clap_mangen::Man::new(command.clone()).render(text);
-    let pages = std::iter::once(&command).chain(command.get_subcommands().filter(|c| c.get_name() != "help"));
+    let render = |command: &clap::Command, text: &mut Vec<u8>| {
+        clap_mangen::Man::new(command.clone()).render(text)
+    };
+    let pages = std::iter::once(&command)
+        .chain(command.get_subcommands().filter(|c| c.get_name() != "help"));
     for page in pages {
         render(page, &mut text).context(Kind::Internal, || "write the manual".to_owned())?;
     }

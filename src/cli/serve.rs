@@ -33,7 +33,9 @@ pub fn run(args: &MountArgs, mountpoint: &Path) -> Result<Exit> {
     if !args.daemon {
         return serve(args, mountpoint, Life::Foreground);
     }
-    rustix::process::setsid().map_err(std::io::Error::from).context(Kind::Internal, || "leave the session".to_owned())?;
+    rustix::process::setsid()
+        .map_err(std::io::Error::from)
+        .context(Kind::Internal, || "leave the session".to_owned())?;
     let served = serve(args, mountpoint, Life::Daemon);
     if let Err(error) = &served {
         // Goes to whoever started us if that was before the mount was ready, else to the log.
@@ -77,9 +79,13 @@ async fn attend(session: Session<Adapter>, mountpoint: &Path, life: Life) -> Res
     let run = move || {
         let _ = ended.send(session.run());
     };
-    std::thread::Builder::new().name("session".to_owned()).spawn(run).context(Kind::Internal, || "start a thread".to_owned())?;
+    std::thread::Builder::new()
+        .name("session".to_owned())
+        .spawn(run)
+        .context(Kind::Internal, || "start a thread".to_owned())?;
     let stop = |kind| signal(kind).context(Kind::Internal, || "listen for signals".to_owned());
-    let (mut terminate, mut interrupt) = (stop(SignalKind::terminate())?, stop(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) =
+        (stop(SignalKind::terminate())?, stop(SignalKind::interrupt())?);
     if let Err(error) = ready(mountpoint, life).await {
         let _ = mount::unmount(mountpoint, How::Lazily);
         return Err(error);
@@ -101,7 +107,9 @@ async fn attend(session: Session<Adapter>, mountpoint: &Path, life: Life) -> Res
 
 fn report(served: Result<std::io::Result<()>, oneshot::error::RecvError>) -> Result<Exit> {
     match served {
-        Ok(result) => result.context(Kind::Internal, || "serve the kernel".to_owned()).map(|()| Exit::Success),
+        Ok(result) => {
+            result.context(Kind::Internal, || "serve the kernel".to_owned()).map(|()| Exit::Success)
+        }
         Err(_) => Err(Error::new(Kind::Internal, "the session ended without a word")),
     }
 }
@@ -117,7 +125,9 @@ async fn ready(mountpoint: &Path, life: Life) -> Result<()> {
         output::say(command::READY);
         // The pipe is closed by putting something else in its place: who started us sees its end.
         let null = mount::null()?;
-        rustix::stdio::dup2_stdout(&null).map_err(std::io::Error::from).context(Kind::Internal, || "let go of the pipe".to_owned())?;
+        rustix::stdio::dup2_stdout(&null)
+            .map_err(std::io::Error::from)
+            .context(Kind::Internal, || "let go of the pipe".to_owned())?;
     }
     tracing::info!(mountpoint = %mountpoint.display(), "mounted");
     Ok(())
@@ -134,7 +144,10 @@ async fn open_table(args: &MountArgs) -> Result<Table> {
     let opening = Table::open(&args.table, options);
     let late = |_| {
         let seconds = args.timeout.as_secs_f64();
-        Error::new(Kind::Timeout, format!("{}: no answer within {seconds} s", redacted(&args.table)))
+        Error::new(
+            Kind::Timeout,
+            format!("{}: no answer within {seconds} s", redacted(&args.table)),
+        )
     };
     tokio::time::timeout(args.timeout, opening).await.map_err(late)?
 }

@@ -17,12 +17,17 @@ pub fn run(args: &StatusArgs) -> Result<Exit> {
         let mountpoint = command::resolved(mountpoint)?;
         mounts.retain(|mount| mount.mountpoint == mountpoint);
         if mounts.is_empty() {
-            return Err(Error::new(Kind::NotFound, format!("nothing is mounted at {}", mountpoint.display())));
+            return Err(Error::new(
+                Kind::NotFound,
+                format!("nothing is mounted at {}", mountpoint.display()),
+            ));
         }
     }
-    let told: Vec<(Mounted, Option<Value>)> = mounts.into_iter().map(|m| (m.clone(), read(&m.mountpoint))).collect();
+    let told: Vec<(Mounted, Option<Value>)> =
+        mounts.into_iter().map(|m| (m.clone(), read(&m.mountpoint))).collect();
     if args.json {
-        let list: Vec<_> = told.iter().map(|(mount, status)| as_json(mount, status.as_ref())).collect();
+        let list: Vec<_> =
+            told.iter().map(|(mount, status)| as_json(mount, status.as_ref())).collect();
         output::say(format_args!("{:#}", Value::Array(list)));
     } else {
         for (mount, status) in &told {

@@ -35,7 +35,11 @@ fn busy(mountpoint: &Path, error: Error) -> Result<Exit> {
         return Err(error);
     }
     let list: Vec<_> = users.iter().map(|(pid, name)| format!("{name} ({pid})")).collect();
-    let text = format!("{} is in use by {}; end them, or use --lazy", mountpoint.display(), list.join(", "));
+    let text = format!(
+        "{} is in use by {}; end them, or use --lazy",
+        mountpoint.display(),
+        list.join(", ")
+    );
     output::complain(&Error::new(Kind::Invalid, text));
     Ok(Exit::Busy)
 }

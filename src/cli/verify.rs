@@ -38,7 +38,10 @@ pub fn run(args: &VerifyArgs) -> Result<Exit> {
     bar.finish_and_clear();
     let summary = summary?;
     if args.json {
-        let list: Vec<_> = faults.iter().map(|f| json!({ "row": f.row, "file": f.file, "error": f.error })).collect();
+        let list: Vec<_> = faults
+            .iter()
+            .map(|f| json!({ "row": f.row, "file": f.file, "error": f.error }))
+            .collect();
         output::say(format_args!(
             "{:#}",
             json!({ "version": summary.version, "rows": summary.rows, "values": summary.values, "objects": summary.objects, "bytes": summary.bytes, "faults": list })

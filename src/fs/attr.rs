@@ -40,7 +40,13 @@ impl Fs {
             Node::Latest(_) | Node::Tag(_) => {
                 let target = self.link(node).await?;
                 let time = self.newest(node).await;
-                self.plain(node, FileKind::Symlink, units::u64_of(target.len()), time, Duration::ZERO)
+                self.plain(
+                    node,
+                    FileKind::Symlink,
+                    units::u64_of(target.len()),
+                    time,
+                    Duration::ZERO,
+                )
             }
             Node::Status | Node::Metrics => {
                 let text = self.report(node);
@@ -59,7 +65,13 @@ impl Fs {
             Node::VersionJson(slot) | Node::RowJson(slot, _) => {
                 let snapshot = self.snapshot(*slot).await?;
                 let text = self.text(node).await?;
-                self.plain(node, FileKind::File, units::u64_of(text.len()), snapshot.committed, WITHIN_VERSION)
+                self.plain(
+                    node,
+                    FileKind::File,
+                    units::u64_of(text.len()),
+                    snapshot.committed,
+                    WITHIN_VERSION,
+                )
             }
             Node::Value(slot, row, leaf, ordinal) => {
                 let snapshot = self.snapshot(*slot).await?;
@@ -76,7 +88,13 @@ impl Fs {
     }
 
     /// A value, with its row.
-    pub(super) async fn value(&self, snapshot: &Snapshot, row: RowIndex, leaf: LeafIndex, ordinal: Ordinal) -> Result<(Row, Value)> {
+    pub(super) async fn value(
+        &self,
+        snapshot: &Snapshot,
+        row: RowIndex,
+        leaf: LeafIndex,
+        ordinal: Ordinal,
+    ) -> Result<(Row, Value)> {
         let found = async {
             let page = snapshot.row(row).await?;
             let value = snapshot.value(&page, leaf, ordinal).await?;
@@ -92,13 +110,22 @@ impl Fs {
         Err(Error::new(Kind::NotFound, format!("version {} has no row {row}", snapshot.id.version)))
     }
 
-    fn plain(&self, node: &Node, kind: FileKind, size: u64, time: SystemTime, ttl: Duration) -> Result<Attr> {
+    fn plain(
+        &self,
+        node: &Node,
+        kind: FileKind,
+        size: u64,
+        time: SystemTime,
+        ttl: Duration,
+    ) -> Result<Attr> {
         Ok(Attr { ino: self.number(node)?, kind, size: ByteLen::new(size), time, ttl })
     }
 
     async fn link(&self, node: &Node) -> Result<String> {
         match node {
-            Node::Latest(branch) => Ok(self.table.catalog.latest(branch.as_ref()).await?.id.version.to_string()),
+            Node::Latest(branch) => {
+                Ok(self.table.catalog.latest(branch.as_ref()).await?.id.version.to_string())
+            }
             Node::Tag(tag) => {
                 let target = self.table.catalog.tag(tag).await?;
                 Ok(match target.branch {
@@ -129,11 +156,14 @@ impl Fs {
         let gone = || Error::new(Kind::Stale, format!("slot {slot:?} is not of this mount"));
         let id = self.table.numbers.snapshot(slot).ok_or_else(gone)?;
         let branch: Option<Arc<str>> = id.branch.clone();
-        let entry = self.table.catalog.version(branch.as_ref(), Version::new(id.version.get())).await;
+        let entry =
+            self.table.catalog.version(branch.as_ref(), Version::new(id.version.get())).await;
         match entry {
             Ok(entry) if entry.id == id => Ok(self.table.committed(&entry).await),
             Ok(_) => Err(Error::new(Kind::Stale, format!("version {} was replaced", id.version))),
-            Err(e) if e.kind() == Kind::NotFound => Err(Error::new(Kind::Stale, format!("version {} was removed", id.version))),
+            Err(e) if e.kind() == Kind::NotFound => {
+                Err(Error::new(Kind::Stale, format!("version {} was removed", id.version)))
+            }
             Err(e) => Err(e),
         }
     }

@@ -23,8 +23,12 @@ impl Fs {
         let node = self.child(&parent, name).await?;
         let refresh = self.look.refresh;
         match (node, parent) {
-            (Some(node @ (Node::Value(slot, ..) | Node::RowJson(slot, _))), _) => self.looked_file(node, slot).await,
-            (Some(node), Node::Version(_)) => Ok(Looked::Found(self.attr(&node).await?, WITHIN_VERSION)),
+            (Some(node @ (Node::Value(slot, ..) | Node::RowJson(slot, _))), _) => {
+                self.looked_file(node, slot).await
+            }
+            (Some(node), Node::Version(_)) => {
+                Ok(Looked::Found(self.attr(&node).await?, WITHIN_VERSION))
+            }
             (Some(node), _) => Ok(Looked::Found(self.attr(&node).await?, refresh)),
             (None, Node::Version(_) | Node::Row(..)) => Ok(Looked::Never(WITHIN_VERSION)),
             (None, parent) => Err(Error::new(Kind::NotFound, format!("no {name:?} in {parent:?}"))),
@@ -53,7 +57,9 @@ impl Fs {
         match parent {
             Node::Root => self.child_of_root(name).await,
             Node::Tags => Ok(named(&self.table.catalog.tags().await?, name).map(Node::Tag)),
-            Node::Branches => Ok(named(&self.table.catalog.branches().await?, name).map(Node::Branch)),
+            Node::Branches => {
+                Ok(named(&self.table.catalog.branches().await?, name).map(Node::Branch))
+            }
             Node::Branch(branch) => {
                 if name == tree::LATEST {
                     return Ok(Some(Node::Latest(Some(branch.clone()))));
@@ -67,9 +73,13 @@ impl Fs {
             }),
             Node::Version(slot) => self.child_of_version(*slot, name).await,
             Node::Row(slot, row) => self.child_of_row(*slot, *row, name).await,
-            Node::Latest(_) | Node::Tag(_) | Node::Status | Node::Metrics | Node::VersionJson(_) | Node::RowJson(..) | Node::Value(..) => {
-                Err(not_directory(parent))
-            }
+            Node::Latest(_)
+            | Node::Tag(_)
+            | Node::Status
+            | Node::Metrics
+            | Node::VersionJson(_)
+            | Node::RowJson(..)
+            | Node::Value(..) => Err(not_directory(parent)),
         }
     }
 
@@ -108,7 +118,9 @@ impl Fs {
         }
         let snapshot = self.snapshot(slot).await?;
         let found = match snapshot.leaves.shape.find(name) {
-            Some(Found::Value(leaf, indices)) => ordinal(&snapshot, row, leaf, &indices).await?.map(|at| (leaf, at)),
+            Some(Found::Value(leaf, indices)) => {
+                ordinal(&snapshot, row, leaf, &indices).await?.map(|at| (leaf, at))
+            }
             Some(Found::Compare(leaves)) => compare(&snapshot, row, &leaves, name).await?,
             None => None,
         };
@@ -116,7 +128,12 @@ impl Fs {
     }
 }
 
-async fn ordinal(snapshot: &Snapshot, row: RowIndex, leaf: LeafIndex, indices: &[u64]) -> Result<Option<Ordinal>> {
+async fn ordinal(
+    snapshot: &Snapshot,
+    row: RowIndex,
+    leaf: LeafIndex,
+    indices: &[u64],
+) -> Result<Option<Ordinal>> {
     if indices.is_empty() {
         // Whether it is null is for its attributes to say; so a field that cannot be read is found.
         return Ok(Some(Ordinal::new(0)));
@@ -126,7 +143,12 @@ async fn ordinal(snapshot: &Snapshot, row: RowIndex, leaf: LeafIndex, indices: &
 }
 
 /// Finds a name that was cut, by cutting the names of all values that it can be.
-async fn compare(snapshot: &Snapshot, row: RowIndex, leaves: &[LeafIndex], name: &str) -> Result<Option<(LeafIndex, Ordinal)>> {
+async fn compare(
+    snapshot: &Snapshot,
+    row: RowIndex,
+    leaves: &[LeafIndex],
+    name: &str,
+) -> Result<Option<(LeafIndex, Ordinal)>> {
     let row = snapshot.row(row).await?;
     for &leaf in leaves {
         let Some(leaf_name) = snapshot.leaves.shape.leaf(leaf) else { continue };
@@ -136,7 +158,9 @@ async fn compare(snapshot: &Snapshot, row: RowIndex, leaves: &[LeafIndex], name:
             }
             continue;
         }
-        let found = row.values(leaf, Ordinal::new(0))?.find(|value| leaf_name.file_name(&value.indices) == name);
+        let found = row
+            .values(leaf, Ordinal::new(0))?
+            .find(|value| leaf_name.file_name(&value.indices) == name);
         if let Some(value) = found {
             return Ok(Some((leaf, value.ordinal)));
         }
@@ -147,6 +171,8 @@ async fn compare(snapshot: &Snapshot, row: RowIndex, leaves: &[LeafIndex], name:
 /// The tag or branch that is shown under a name.
 fn named(names: &[Arc<str>], shown: &str) -> Option<Arc<str>> {
     let by_escape = name::unescape(shown).and_then(|name| names.iter().find(|n| ***n == *name));
-    let cut = || shown.contains('~').then(|| names.iter().find(|n| name::fit(&name::escape(n), "") == shown));
+    let cut = || {
+        shown.contains('~').then(|| names.iter().find(|n| name::fit(&name::escape(n), "") == shown))
+    };
     by_escape.or_else(|| cut().flatten()).cloned()
 }

@@ -44,10 +44,22 @@ impl Fs {
                 let opened = open_value(&value).await.map_err(|e| e.at(place(&snapshot, *row)))?;
                 (opened, Content::Immutable)
             }
-            Node::VersionJson(_) | Node::RowJson(..) => (OpenFile::Text(self.text(&node).await?), Content::Immutable),
-            Node::Status | Node::Metrics => (OpenFile::Text(self.report(&node).into_bytes().into()), Content::Volatile),
-            Node::Latest(_) | Node::Tag(_) => return Err(Error::new(Kind::Invalid, format!("{node:?} is a symlink"))),
-            Node::Root | Node::Tags | Node::Branches | Node::Branch(_) | Node::Control | Node::Version(_) | Node::Row(..) => {
+            Node::VersionJson(_) | Node::RowJson(..) => {
+                (OpenFile::Text(self.text(&node).await?), Content::Immutable)
+            }
+            Node::Status | Node::Metrics => {
+                (OpenFile::Text(self.report(&node).into_bytes().into()), Content::Volatile)
+            }
+            Node::Latest(_) | Node::Tag(_) => {
+                return Err(Error::new(Kind::Invalid, format!("{node:?} is a symlink")));
+            }
+            Node::Root
+            | Node::Tags
+            | Node::Branches
+            | Node::Branch(_)
+            | Node::Control
+            | Node::Version(_)
+            | Node::Row(..) => {
                 return Err(is_directory(&node));
             }
         };
@@ -68,7 +80,9 @@ impl Fs {
                     return Ok(Bytes::new());
                 }
                 let start = value.offset.plus(offset);
-                let start = start.ok_or_else(|| Error::new(Kind::Invalid, format!("offset {offset} overflows")))?;
+                let start = start.ok_or_else(|| {
+                    Error::new(Kind::Invalid, format!("offset {offset} overflows"))
+                })?;
                 object.read(Interval { offset: start, len }).await?
             }
             OpenFile::Text(text) => {
@@ -96,7 +110,9 @@ impl Fs {
                     let text = table::row_json(&snapshot, *row).await;
                     text.map_err(|e| e.at(place(&snapshot, *row)))?.into()
                 }
-                Node::VersionJson(slot) => table::version_json(&*self.snapshot(*slot).await?).await?.into(),
+                Node::VersionJson(slot) => {
+                    table::version_json(&*self.snapshot(*slot).await?).await?.into()
+                }
                 _ => return Err(Error::new(Kind::Internal, format!("{node:?} has no text"))),
             })
         };

@@ -44,7 +44,13 @@ impl Fs {
                 None
             }
             Node::Root | Node::Branch(_) | Node::Control | Node::Row(..) => None,
-            Node::Latest(_) | Node::Tag(_) | Node::Status | Node::Metrics | Node::VersionJson(_) | Node::RowJson(..) | Node::Value(..) => {
+            Node::Latest(_)
+            | Node::Tag(_)
+            | Node::Status
+            | Node::Metrics
+            | Node::VersionJson(_)
+            | Node::RowJson(..)
+            | Node::Value(..) => {
                 return Err(not_directory(&node));
             }
         };
@@ -60,7 +66,13 @@ impl Fs {
     ///
     /// # Errors
     /// [`Kind::Stale`] where the version is gone; where a page of descriptors cannot be read.
-    pub async fn readdir(&self, ino: Ino, handle: Handle, cookie: u64, sink: &mut (dyn Sink + Send)) -> Result<()> {
+    pub async fn readdir(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        cookie: u64,
+        sink: &mut (dyn Sink + Send),
+    ) -> Result<()> {
         let node = self.node(ino)?;
         let mut fixed: Vec<(Node, &str)> = vec![(node.clone(), "."), (self.parent(&node), "..")];
         let everything = !self.table.catalog.is_pinned();
@@ -85,10 +97,16 @@ impl Fs {
         }
         let from = cookie.saturating_sub(FIRST);
         match &node {
-            Node::Root => self.list_versions(&*self.table.catalog.versions(None).await?, from, sink),
-            Node::Branch(branch) => self.list_versions(&*self.table.catalog.versions(Some(branch)).await?, from, sink),
+            Node::Root => {
+                self.list_versions(&*self.table.catalog.versions(None).await?, from, sink)
+            }
+            Node::Branch(branch) => {
+                self.list_versions(&*self.table.catalog.versions(Some(branch)).await?, from, sink)
+            }
             Node::Tags => self.list_names(handle, Node::Tag, FileKind::Symlink, from, sink),
-            Node::Branches => self.list_names(handle, Node::Branch, FileKind::Directory, from, sink),
+            Node::Branches => {
+                self.list_names(handle, Node::Branch, FileKind::Directory, from, sink)
+            }
             Node::Control => self.list_control(from, sink),
             Node::Version(slot) => self.list_rows(*slot, from, sink).await,
             Node::Row(slot, row) => self.list_values(*slot, *row, from, sink).await,
@@ -100,15 +118,22 @@ impl Fs {
         match node {
             Node::Branch(_) => Node::Branches,
             Node::Row(slot, _) => Node::Version(*slot),
-            Node::Version(slot) => match self.table.numbers.snapshot(*slot).and_then(|id| id.branch) {
-                Some(branch) => Node::Branch(branch),
-                None => Node::Root,
-            },
+            Node::Version(slot) => {
+                match self.table.numbers.snapshot(*slot).and_then(|id| id.branch) {
+                    Some(branch) => Node::Branch(branch),
+                    None => Node::Root,
+                }
+            }
             _ => Node::Root,
         }
     }
 
-    fn list_fixed(&self, fixed: &[(Node, &str)], cookie: u64, sink: &mut (dyn Sink + Send)) -> Result<ControlFlow<()>> {
+    fn list_fixed(
+        &self,
+        fixed: &[(Node, &str)],
+        cookie: u64,
+        sink: &mut (dyn Sink + Send),
+    ) -> Result<ControlFlow<()>> {
         for ((node, name), at) in fixed.iter().zip(0_u64..).skip(units::usize_of(cookie)) {
             let last = at + 1 == units::u64_of(fixed.len());
             let next = if last { FIRST } else { at + 1 };
@@ -124,7 +149,12 @@ impl Fs {
         Ok(ControlFlow::Continue(()))
     }
 
-    fn list_versions(&self, versions: &Versions, from: u64, sink: &mut (dyn Sink + Send)) -> Result<()> {
+    fn list_versions(
+        &self,
+        versions: &Versions,
+        from: u64,
+        sink: &mut (dyn Sink + Send),
+    ) -> Result<()> {
         for (version, entry) in versions.range(Version::new(from)..) {
             let ino = self.number(&Node::Version(self.table.numbers.slot(&entry.id)))?;
             let next = FIRST.saturating_add(version.get()).saturating_add(1);
@@ -135,7 +165,14 @@ impl Fs {
         Ok(())
     }
 
-    fn list_names(&self, handle: Handle, node: fn(Arc<str>) -> Node, kind: FileKind, from: u64, sink: &mut (dyn Sink + Send)) -> Result<()> {
+    fn list_names(
+        &self,
+        handle: Handle,
+        node: fn(Arc<str>) -> Node,
+        kind: FileKind,
+        from: u64,
+        sink: &mut (dyn Sink + Send),
+    ) -> Result<()> {
         let names = self.handles.names(handle)?;
         for (name, at) in names.iter().zip(FIRST..).skip(units::usize_of(from)) {
             let shown = name::fit(&name::escape(name), "");
@@ -167,7 +204,13 @@ impl Fs {
         Ok(())
     }
 
-    async fn list_values(&self, slot: Slot, index: RowIndex, from: u64, sink: &mut (dyn Sink + Send)) -> Result<()> {
+    async fn list_values(
+        &self,
+        slot: Slot,
+        index: RowIndex,
+        from: u64,
+        sink: &mut (dyn Sink + Send),
+    ) -> Result<()> {
         let snapshot = self.snapshot(slot).await?;
         if snapshot.leaves.leaves.is_empty() {
             return self.row_exists(&snapshot, index);
@@ -179,12 +222,20 @@ impl Fs {
                 return self.list_unread(&snapshot.leaves.shape, slot, index, from, sink, &error);
             }
         };
-        for (leaf, name) in snapshot.leaves.shape.indexed().skip(units::usize_of(from >> ORDINAL_BITS)) {
-            let first = if leaf.get() == from >> ORDINAL_BITS { from & ((1 << ORDINAL_BITS) - 1) } else { 0 };
+        for (leaf, name) in
+            snapshot.leaves.shape.indexed().skip(units::usize_of(from >> ORDINAL_BITS))
+        {
+            let first = if leaf.get() == from >> ORDINAL_BITS {
+                from & ((1 << ORDINAL_BITS) - 1)
+            } else {
+                0
+            };
             let values = match row.values(leaf, Ordinal::new(first)) {
                 Ok(values) => values,
                 Err(error) => {
-                    if first == 0 && self.list_unreadable(slot, index, leaf, name, sink, &error)?.is_break() {
+                    if first == 0
+                        && self.list_unreadable(slot, index, leaf, name, sink, &error)?.is_break()
+                    {
                         return Ok(());
                     }
                     continue;
@@ -201,13 +252,23 @@ impl Fs {
         Ok(())
     }
 
-    fn list_unread(&self, shape: &tree::Shape, slot: Slot, row: RowIndex, from: u64, sink: &mut (dyn Sink + Send), error: &Error) -> Result<()> {
+    fn list_unread(
+        &self,
+        shape: &tree::Shape,
+        slot: Slot,
+        row: RowIndex,
+        from: u64,
+        sink: &mut (dyn Sink + Send),
+        error: &Error,
+    ) -> Result<()> {
         if !matches!(error.kind(), Kind::Payload | Kind::Table | Kind::Descriptor) {
             return Err(error.clone());
         }
         for (leaf, name) in shape.indexed() {
             let position = leaf.get() << ORDINAL_BITS;
-            if position >= from && self.list_unreadable(slot, row, leaf, name, sink, error)?.is_break() {
+            if position >= from
+                && self.list_unreadable(slot, row, leaf, name, sink, error)?.is_break()
+            {
                 break;
             }
         }

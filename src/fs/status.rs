@@ -33,7 +33,11 @@ const COUNTERS: [(Counter, &str, &str); 4] = [
     (Counter::Requests, "lancefs_requests_total", "Requests of the kernel."),
     (Counter::Opens, "lancefs_opens_total", "Files opened."),
     (Counter::BytesRead, "lancefs_read_bytes_total", "Bytes given to readers."),
-    (Counter::Failures, "lancefs_failures_total", "Operations that failed for another reason than an absent name."),
+    (
+        Counter::Failures,
+        "lancefs_failures_total",
+        "Operations that failed for another reason than an absent name.",
+    ),
 ];
 
 impl Counters {

@@ -52,7 +52,10 @@ impl Fs {
         if name == MIME_TYPE {
             return sniff(&value).await;
         }
-        Ok(describe(&page, &value, field_id).into_iter().find_map(|(n, v)| (n == name).then_some(v)).unwrap_or_default())
+        Ok(describe(&page, &value, field_id)
+            .into_iter()
+            .find_map(|(n, v)| (n == name).then_some(v))
+            .unwrap_or_default())
     }
 
     /// The names of a node's attributes.
@@ -89,6 +92,7 @@ async fn sniff(value: &Value) -> Result<String> {
         return Ok(UNKNOWN_TYPE.to_owned());
     }
     let object = store::open(&value.located.object)?;
-    let head = object.read(Interval { offset: value.interval.offset, len: ByteLen::new(len) }).await?;
+    let head =
+        object.read(Interval { offset: value.interval.offset, len: ByteLen::new(len) }).await?;
     Ok(infer::get(&head).map_or(UNKNOWN_TYPE, |kind| kind.mime_type()).to_owned())
 }

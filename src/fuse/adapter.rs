@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{
-    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
-    ReplyXattr, Request as KernelRequest,
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr, Request as KernelRequest,
 };
 
 use super::answering::{Answering, Request};
@@ -52,25 +52,38 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _request: &KernelRequest, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let Some(name) = name.to_str().map(ToOwned::to_owned) else { return reply.error(Errno::ENOENT) };
+        let Some(name) = name.to_str().map(ToOwned::to_owned) else {
+            return reply.error(Errno::ENOENT);
+        };
         let (fs, parent) = (self.fs(), Ino::new(parent.0));
         let look = fs.look().clone();
         let request = Request { operation: "lookup", ino: parent };
-        self.answering.run(
-            request,
-            async move { fs.lookup(parent, &name).await },
-            move |result| match result {
-                Ok(Looked::Found(attr, ttl)) => reply.entry_with_ttls(&attr.ttl, &ttl, &kernel_attr(&attr, &look), GENERATION),
+        self.answering.run(request, async move { fs.lookup(parent, &name).await }, move |result| {
+            match result {
+                Ok(Looked::Found(attr, ttl)) => {
+                    reply.entry_with_ttls(&attr.ttl, &ttl, &kernel_attr(&attr, &look), GENERATION)
+                }
                 Ok(Looked::Failing(attr, ttl)) => {
-                    reply.entry_with_ttls(&Duration::ZERO, &ttl, &kernel_attr(&attr, &look), GENERATION);
+                    reply.entry_with_ttls(
+                        &Duration::ZERO,
+                        &ttl,
+                        &kernel_attr(&attr, &look),
+                        GENERATION,
+                    );
                 }
                 Ok(Looked::Never(ttl)) => reply.entry(&ttl, &never(&look), GENERATION),
                 Err(error) => reply.error(errno(error.kind())),
-            },
-        );
+            }
+        });
     }
 
-    fn getattr(&self, _request: &KernelRequest, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(
+        &self,
+        _request: &KernelRequest,
+        ino: INodeNo,
+        _handle: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
         let (fs, ino) = (self.fs(), Ino::new(ino.0));
         let look = fs.look().clone();
         self.answering.run(
@@ -161,7 +174,14 @@ impl Filesystem for Adapter {
         );
     }
 
-    fn readdir(&self, _request: &KernelRequest, ino: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectory) {
+    fn readdir(
+        &self,
+        _request: &KernelRequest,
+        ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        reply: ReplyDirectory,
+    ) {
         let (fs, ino, handle) = (self.fs(), Ino::new(ino.0), Handle(handle.0));
         // The reply is the sink while the listing runs, and answers when it has come back.
         let listing = async move {
@@ -182,7 +202,14 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn releasedir(&self, _request: &KernelRequest, _ino: INodeNo, handle: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(
+        &self,
+        _request: &KernelRequest,
+        _ino: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
         self.answering.fs.release(Handle(handle.0));
         reply.ok();
     }
@@ -195,8 +222,16 @@ impl Filesystem for Adapter {
         reply.statfs(blocks, 0, 0, 0, 0, block, name_max, block);
     }
 
-    fn getxattr(&self, _request: &KernelRequest, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let Some(name) = name.to_str().filter(|name| Fs::knows_xattr(name)).map(ToOwned::to_owned) else {
+    fn getxattr(
+        &self,
+        _request: &KernelRequest,
+        ino: INodeNo,
+        name: &OsStr,
+        size: u32,
+        reply: ReplyXattr,
+    ) {
+        let Some(name) = name.to_str().filter(|name| Fs::knows_xattr(name)).map(ToOwned::to_owned)
+        else {
             return reply.error(Errno::ENODATA);
         };
         let (fs, ino) = (self.fs(), Ino::new(ino.0));
@@ -213,7 +248,8 @@ impl Filesystem for Adapter {
     fn listxattr(&self, _request: &KernelRequest, ino: INodeNo, size: u32, reply: ReplyXattr) {
         match self.answering.fs.listxattr(Ino::new(ino.0)) {
             Ok(names) => {
-                let list = names.iter().flat_map(|name| name.bytes().chain([0])).collect::<Vec<_>>();
+                let list =
+                    names.iter().flat_map(|name| name.bytes().chain([0])).collect::<Vec<_>>();
                 sized(reply, size, &list);
             }
             Err(error) => reply.error(errno(error.kind())),

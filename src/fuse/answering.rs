@@ -46,7 +46,8 @@ impl Answering {
         let _in_runtime = self.runtime.enter();
         let mut operation = Box::pin(operation);
         let mut context = Context::from_waker(Waker::noop());
-        let first = std::panic::catch_unwind(AssertUnwindSafe(|| operation.as_mut().poll(&mut context)));
+        let first =
+            std::panic::catch_unwind(AssertUnwindSafe(|| operation.as_mut().poll(&mut context)));
         match first {
             Ok(Poll::Ready(result)) => answer(self.noted(request, result)),
             Err(_) => answer(self.noted(request, Err(panicked(request)))),

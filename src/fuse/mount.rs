@@ -55,7 +55,9 @@ impl Mounting {
     /// [`Kind::Invalid`] with the missing piece.
     pub fn mount(&self, adapter: Adapter) -> Result<Session<Adapter>> {
         if !Path::new(DEVICE).exists() {
-            let text = format!("{DEVICE} is not there: load the fuse module (modprobe fuse), or give the container the device (--device {DEVICE})");
+            let text = format!(
+                "{DEVICE} is not there: load the fuse module (modprobe fuse), or give the container the device (--device {DEVICE})"
+            );
             return Err(Error::new(Kind::Invalid, text));
         }
         if rustix::process::geteuid().is_root() {
@@ -73,12 +75,16 @@ impl Mounting {
     fn mount_as_root(&self) -> Result<OwnedFd> {
         let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(|e| self.failed(e.into()))?;
-        let mut data = format!("fd={},rootmode=40000,user_id=0,group_id=0,default_permissions", device.as_raw_fd());
+        let mut data = format!(
+            "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions",
+            device.as_raw_fd()
+        );
         if self.access == Access::Everybody {
             data.push_str(",allow_other");
         }
         let data = std::ffi::CString::new(data).map_err(|e| self.failed(e.into()))?;
-        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
+        let flags =
+            MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
         rustix::mount::mount(&*self.source, &self.mountpoint, FS_TYPE, flags, data.as_c_str())
             .map_err(|e| self.failed(e.into()))?;
         Ok(device)
@@ -179,7 +185,8 @@ pub struct Mounted {
 /// # Errors
 /// [`Kind::Internal`] where `/proc` is not there.
 pub fn mounts() -> Result<Vec<Mounted>> {
-    let list = std::fs::read("/proc/self/mountinfo").context(Kind::Internal, || "read /proc/self/mountinfo".to_owned())?;
+    let list = std::fs::read("/proc/self/mountinfo")
+        .context(Kind::Internal, || "read /proc/self/mountinfo".to_owned())?;
     Ok(list.split(|byte| *byte == b'\n').filter_map(parse_mount).collect())
 }
 
@@ -201,7 +208,8 @@ fn unescape_octal(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
     while let [first, tail @ ..] = rest {
-        let octal = tail.get(..3).filter(|_| *first == b'\\').and_then(|d| std::str::from_utf8(d).ok());
+        let octal =
+            tail.get(..3).filter(|_| *first == b'\\').and_then(|d| std::str::from_utf8(d).ok());
         match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
             Some(byte) => {
                 out.push(byte);
@@ -225,13 +233,18 @@ pub fn recover(mountpoint: &Path) -> Result<()> {
     let shown = mountpoint.display();
     let ours = mounts()?.iter().any(|mount| mount.mountpoint == mountpoint);
     match std::fs::metadata(mountpoint) {
-        Ok(meta) if !meta.is_dir() => Err(Error::new(Kind::Invalid, format!("{shown} is not a directory"))),
+        Ok(meta) if !meta.is_dir() => {
+            Err(Error::new(Kind::Invalid, format!("{shown} is not a directory")))
+        }
         Ok(_) if ours => {
-            let text = format!("lancefs is mounted at {shown} already; lancefs unmount {shown} first");
+            let text =
+                format!("lancefs is mounted at {shown} already; lancefs unmount {shown} first");
             Err(Error::new(Kind::Invalid, text))
         }
         Ok(_) => Ok(()),
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) && ours => {
+        Err(error)
+            if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) && ours =>
+        {
             tracing::info!(%shown, "taking away the mount of a daemon that has died");
             unmount(mountpoint, How::Lazily)
         }
@@ -248,10 +261,19 @@ pub fn users(mountpoint: &Path) -> Vec<(u32, String)> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let uses = |process: &Path| {
         let links = ["cwd", "root", "exe"].map(|link| process.join(link));
-        let files = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|fd| fd.path());
-        links.into_iter().chain(files).any(|link| std::fs::read_link(link).is_ok_and(|target| target.starts_with(mountpoint)))
+        let files = std::fs::read_dir(process.join("fd"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|fd| fd.path());
+        links
+            .into_iter()
+            .chain(files)
+            .any(|link| std::fs::read_link(link).is_ok_and(|target| target.starts_with(mountpoint)))
     };
-    let name = |process: &Path| std::fs::read_to_string(process.join("comm")).unwrap_or_default().trim().to_owned();
+    let name = |process: &Path| {
+        std::fs::read_to_string(process.join("comm")).unwrap_or_default().trim().to_owned()
+    };
     processes
         .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
         .filter(|(_, process)| uses(process))

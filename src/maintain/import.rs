@@ -76,7 +76,12 @@ impl Import {
     /// # Errors
     /// [`Kind::NotFound`] for a file that is not there, [`Kind::Invalid`] where there are no files,
     /// a name is not UTF-8, or the table's place is taken by something else.
-    pub fn plan(files: &[PathBuf], table: &str, storage: Storage, options: HashMap<String, String>) -> Result<Self> {
+    pub fn plan(
+        files: &[PathBuf],
+        table: &str,
+        storage: Storage,
+        options: HashMap<String, String>,
+    ) -> Result<Self> {
         let mut sources = Vec::new();
         for file in files {
             find(file, &mut sources)?;
@@ -114,7 +119,11 @@ impl Import {
         let copied = Arc::new(AtomicU64::new(0));
         let batches = self.batches(schema.clone(), copied.clone());
         let params = self.params(mode)?;
-        let write = Dataset::write(RecordBatchIterator::new(batches, schema), self.table.as_str(), Some(params));
+        let write = Dataset::write(
+            RecordBatchIterator::new(batches, schema),
+            self.table.as_str(),
+            Some(params),
+        );
         let mut write = std::pin::pin!(write);
         let mut told = 0;
         let written = loop {
@@ -141,7 +150,8 @@ impl Import {
     /// the table's next cleanup removes them.
     pub fn undo(&self) {
         let Some(folder) = &self.created else { return };
-        let published = std::fs::read_dir(folder.join("_versions")).is_ok_and(|mut files| files.next().is_some());
+        let published = std::fs::read_dir(folder.join("_versions"))
+            .is_ok_and(|mut files| files.next().is_some());
         if !published && folder.exists() {
             if let Err(error) = std::fs::remove_dir_all(folder) {
                 tracing::warn!(folder = %folder.display(), %error, "cannot take away an unfinished table");
@@ -159,7 +169,10 @@ impl Import {
         let latest = table.catalog.latest(None).await?;
         let snapshot = table.snapshot(table.numbers.slot(&latest.id)).await?;
         if self.storage == Storage::Managed && !snapshot.dataset.manifest.has_managed_blobs() {
-            let text = format!("{} is there and does not use Managed storage: --managed is for new tables", self.table);
+            let text = format!(
+                "{} is there and does not use Managed storage: --managed is for new tables",
+                self.table
+            );
             return Err(Error::new(Kind::Invalid, text));
         }
         Ok(WriteMode::Append)
@@ -172,7 +185,11 @@ impl Import {
             Field::new("path", DataType::Utf8, true),
             Field::new("name", DataType::Utf8, true),
             Field::new("size", DataType::Int64, true),
-            Field::new("mtime", DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())), true),
+            Field::new(
+                "mtime",
+                DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
+                true,
+            ),
             Field::new("mime_type", DataType::Utf8, true),
             blob_field("content", true),
         ];
@@ -184,7 +201,8 @@ impl Import {
             .then(|| Arc::new(StorageOptionsAccessor::with_static_options(self.options.clone())));
         let store = ObjectStoreParams { storage_options_accessor: accessor, ..Default::default() };
         let version = STORAGE_VERSION.parse();
-        let version = version.map_err(|e| Error::caused(Kind::Internal, "the storage version", e))?;
+        let version =
+            version.map_err(|e| Error::caused(Kind::Internal, "the storage version", e))?;
         Ok(WriteParams {
             mode,
             data_storage_version: matches!(mode, WriteMode::Create).then_some(version),
@@ -195,9 +213,14 @@ impl Import {
     }
 
     /// The rows, batch by batch. When a batch is asked for, the one before has been copied.
-    fn batches(&self, schema: SchemaRef, copied: Arc<AtomicU64>) -> impl Iterator<Item = Result<RecordBatch, ArrowError>> + Send + 'static {
+    fn batches(
+        &self,
+        schema: SchemaRef,
+        copied: Arc<AtomicU64>,
+    ) -> impl Iterator<Item = Result<RecordBatch, ArrowError>> + Send + 'static {
         let mut before = 0;
-        let chunks: Vec<Vec<Source>> = self.sources.chunks(BATCH_ROWS).map(<[Source]>::to_vec).collect();
+        let chunks: Vec<Vec<Source>> =
+            self.sources.chunks(BATCH_ROWS).map(<[Source]>::to_vec).collect();
         chunks.into_iter().map(move |chunk| {
             copied.fetch_add(before, Ordering::Relaxed);
             before = chunk.iter().map(|source| source.size).sum();
@@ -213,21 +236,29 @@ fn batch(schema: &SchemaRef, sources: &[Source]) -> Result<RecordBatch> {
     for source in sources {
         types.push(mime_type(&source.path)?);
         let uri = Url::from_file_path(&source.path);
-        let uri = uri.map_err(|()| Error::new(Kind::Invalid, format!("{} is not absolute", source.path.display())))?;
-        if source.size == 0 { content.push_empty() } else { content.push_uri(uri.as_str()) }.map_err(write)?;
+        let uri = uri.map_err(|()| {
+            Error::new(Kind::Invalid, format!("{} is not absolute", source.path.display()))
+        })?;
+        if source.size == 0 { content.push_empty() } else { content.push_uri(uri.as_str()) }
+            .map_err(write)?;
     }
-    let name = |source: &Source| source.path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let name =
+        |source: &Source| source.path.file_name().map(|name| name.to_string_lossy().into_owned());
     let sizes = sources.iter().map(|source| units::i64_of(source.size));
     let times = sources.iter().map(|source| source.mtime_micros);
     let columns: Vec<ArrayRef> = vec![
         Arc::new(StringArray::from_iter_values(sources.iter().map(|source| &source.shown))),
         Arc::new(sources.iter().map(name).collect::<StringArray>()),
         Arc::new(PrimitiveArray::<Int64Type>::from_iter_values(sizes)),
-        Arc::new(PrimitiveArray::<TimestampMicrosecondType>::from_iter_values(times).with_timezone("UTC")),
+        Arc::new(
+            PrimitiveArray::<TimestampMicrosecondType>::from_iter_values(times)
+                .with_timezone("UTC"),
+        ),
         Arc::new(StringArray::from_iter_values(types)),
         content.finish().map_err(write)?,
     ];
-    RecordBatch::try_new(schema.clone(), columns).map_err(|e| Error::caused(Kind::Internal, "make a batch of rows", e))
+    RecordBatch::try_new(schema.clone(), columns)
+        .map_err(|e| Error::caused(Kind::Internal, "make a batch of rows", e))
 }
 
 fn mime_type(path: &Path) -> Result<String> {
@@ -236,7 +267,8 @@ fn mime_type(path: &Path) -> Result<String> {
     let mut head = Vec::new();
     file.take(SNIFF_BYTES).read_to_end(&mut head).context(Kind::Invalid, what)?;
     let by_content = infer::get(&head).map(|kind| kind.mime_type().to_owned());
-    Ok(by_content.unwrap_or_else(|| mime_guess::from_path(path).first_or_octet_stream().to_string()))
+    Ok(by_content
+        .unwrap_or_else(|| mime_guess::from_path(path).first_or_octet_stream().to_string()))
 }
 
 /// Collects a file, or the files beneath a directory in the order of their names. Symlinks are
@@ -246,7 +278,11 @@ fn find(given: &Path, sources: &mut Vec<Source>) -> Result<()> {
     for entry in walk {
         let entry = entry.map_err(|e| {
             let absent = e.io_error().is_some_and(|io| io.kind() == std::io::ErrorKind::NotFound);
-            Error::caused(if absent { Kind::NotFound } else { Kind::Invalid }, format!("read {}", given.display()), e)
+            Error::caused(
+                if absent { Kind::NotFound } else { Kind::Invalid },
+                format!("read {}", given.display()),
+                e,
+            )
         })?;
         if !entry.file_type().is_file() {
             continue;
@@ -259,10 +295,19 @@ fn find(given: &Path, sources: &mut Vec<Source>) -> Result<()> {
 }
 
 fn source(path: &Path, meta: &Metadata) -> Result<Source> {
-    let shown = path.to_str().ok_or_else(|| Error::new(Kind::Invalid, format!("{} is not UTF-8", path.display())))?;
-    let absolute = std::path::absolute(path).context(Kind::Invalid, || format!("find {}", path.display()))?;
-    let mtime: chrono::DateTime<chrono::Utc> = meta.modified().context(Kind::Invalid, || "read a time".to_owned())?.into();
-    Ok(Source { path: absolute, shown: shown.to_owned(), size: meta.len(), mtime_micros: mtime.timestamp_micros() })
+    let shown = path
+        .to_str()
+        .ok_or_else(|| Error::new(Kind::Invalid, format!("{} is not UTF-8", path.display())))?;
+    let absolute =
+        std::path::absolute(path).context(Kind::Invalid, || format!("find {}", path.display()))?;
+    let mtime: chrono::DateTime<chrono::Utc> =
+        meta.modified().context(Kind::Invalid, || "read a time".to_owned())?.into();
+    Ok(Source {
+        path: absolute,
+        shown: shown.to_owned(),
+        size: meta.len(),
+        mtime_micros: mtime.timestamp_micros(),
+    })
 }
 
 /// The local folder that will be made for a table; `None` where it is there or the table is remote.
@@ -274,10 +319,16 @@ fn to_create(table: &str) -> Result<Option<PathBuf>> {
     let Ok(meta) = std::fs::metadata(&path) else { return Ok(Some(path)) };
     let empty = || std::fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_none());
     if !meta.is_dir() {
-        return Err(Error::new(Kind::Invalid, format!("{table} is a file; the last argument is the table")));
+        return Err(Error::new(
+            Kind::Invalid,
+            format!("{table} is a file; the last argument is the table"),
+        ));
     }
     if !path.join("_versions").is_dir() && !empty() {
-        return Err(Error::new(Kind::Invalid, format!("{table} is a directory with other things in it, and no Lance table")));
+        return Err(Error::new(
+            Kind::Invalid,
+            format!("{table} is a directory with other things in it, and no Lance table"),
+        ));
     }
     Ok(None)
 }

@@ -51,15 +51,21 @@ type Lengths = HashMap<Arc<str>, Result<ByteLen>>;
 ///
 /// # Errors
 /// Where the version itself cannot be opened, or the store does not answer.
-pub async fn verify(table: &Table, progress: impl Fn(u64, u64), mut found: impl FnMut(Fault)) -> Result<Summary> {
+pub async fn verify(
+    table: &Table,
+    progress: impl Fn(u64, u64),
+    mut found: impl FnMut(Fault),
+) -> Result<Summary> {
     let entry = table.catalog.latest(None).await?;
     let snapshot = table.snapshot(table.numbers.slot(&entry.id)).await?;
     let rows = snapshot.rows.count();
-    let mut summary = Summary { version: entry.id.version.get(), rows, values: 0, objects: 0, bytes: 0 };
+    let mut summary =
+        Summary { version: entry.id.version.get(), rows, values: 0, objects: 0, bytes: 0 };
     let mut lengths = Lengths::new();
     for index in 0..rows {
         progress(index, rows);
-        let fault = |file: String, error: &Error| Fault { row: index, file, error: error.to_string() };
+        let fault =
+            |file: String, error: &Error| Fault { row: index, file, error: error.to_string() };
         let row = match snapshot.row(RowIndex::new(index)).await {
             Ok(row) => row,
             Err(error) if error.kind() == Kind::Timeout => return Err(error),
@@ -94,7 +100,13 @@ fn pattern(name: &LeafName) -> String {
     name.file_name(&vec![0; name.lists()])
 }
 
-async fn check(snapshot: &Snapshot, row: &Row, leaf: LeafIndex, ordinal: Ordinal, lengths: &mut Lengths) -> Result<ByteLen> {
+async fn check(
+    snapshot: &Snapshot,
+    row: &Row,
+    leaf: LeafIndex,
+    ordinal: Ordinal,
+    lengths: &mut Lengths,
+) -> Result<ByteLen> {
     let value = snapshot.value(row, leaf, ordinal).await?;
     if value.interval.len.get() == 0 {
         return Ok(value.interval.len);
@@ -103,11 +115,17 @@ async fn check(snapshot: &Snapshot, row: &Row, leaf: LeafIndex, ordinal: Ordinal
     if !lengths.contains_key(uri) {
         lengths.insert(uri.clone(), length(&value).await);
     }
-    let length = lengths.get(uri).cloned().unwrap_or_else(|| Err(Error::new(Kind::Internal, "no length")))?;
+    let length = lengths
+        .get(uri)
+        .cloned()
+        .unwrap_or_else(|| Err(Error::new(Kind::Internal, "no length")))?;
     match value.interval.offset.end(value.interval.len) {
         Some(end) if end.get() <= length.get() => Ok(value.interval.len),
         _ => {
-            let text = format!("{uri} is {length} bytes, and the value is {} bytes at {}", value.interval.len, value.interval.offset);
+            let text = format!(
+                "{uri} is {length} bytes, and the value is {} bytes at {}",
+                value.interval.len, value.interval.offset
+            );
             Err(Error::new(Kind::Payload, text))
         }
     }

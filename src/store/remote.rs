@@ -34,11 +34,13 @@ impl Remote {
             Error::new(Kind::Invalid, format!("interval {interval:?} of {} overflows", self.uri))
         })?;
         let range = interval.offset.get()..end.get();
-        let bytes = self.store.get_range(&self.path, range.clone()).await.map_err(|e| {
-            Error::caused(kind_of(&e), format!("get {range:?} of {}", self.uri), e)
-        })?;
+        let bytes =
+            self.store.get_range(&self.path, range.clone()).await.map_err(|e| {
+                Error::caused(kind_of(&e), format!("get {range:?} of {}", self.uri), e)
+            })?;
         if units::u64_of(bytes.len()) != interval.len.get() {
-            let text = format!("{} is truncated: {} bytes came for {range:?}", self.uri, bytes.len());
+            let text =
+                format!("{} is truncated: {} bytes came for {range:?}", self.uri, bytes.len());
             return Err(Error::new(Kind::Payload, text));
         }
         Ok(bytes)

@@ -100,7 +100,13 @@ impl Catalog {
         if let Some(only) = &self.only {
             return Ok(Arc::new(Versions::from([(only.id.version, only.clone())])));
         }
-        let list = self.versions.lock().unwrap_or_else(PoisonError::into_inner).entry(branch.cloned()).or_default().clone();
+        let list = self
+            .versions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(branch.cloned())
+            .or_default()
+            .clone();
         let before = list.last();
         let now = list.get(self.refresh, || self.list_versions(branch.cloned())).await?;
         if before.is_some_and(|before| replaced(&before, &now)) {
@@ -127,7 +133,9 @@ impl Catalog {
     pub async fn latest(&self, branch: Option<&Arc<str>>) -> Result<Entry> {
         let versions = self.versions(branch).await?;
         let newest = versions.last_key_value().map(|(_, entry)| entry.clone());
-        newest.ok_or_else(|| Error::new(Kind::NotFound, format!("{} has no versions", self.source.uri)))
+        newest.ok_or_else(|| {
+            Error::new(Kind::NotFound, format!("{} has no versions", self.source.uri))
+        })
     }
 
     /// One version.
@@ -138,7 +146,10 @@ impl Catalog {
         let entry = self.versions(branch).await?.get(&version).cloned();
         entry.ok_or_else(|| {
             let branch = branch.map_or("main", |b| b);
-            Error::new(Kind::NotFound, format!("no version {version} on {branch} of {}", self.source.uri))
+            Error::new(
+                Kind::NotFound,
+                format!("no version {version} on {branch} of {}", self.source.uri),
+            )
         })
     }
 
@@ -163,7 +174,13 @@ impl Catalog {
     /// # Errors
     /// [`Kind::NotFound`] where there is no such tag, [`Kind::Table`] where its file is unreadable.
     pub async fn tag(&self, tag: &Arc<str>) -> Result<TagTarget> {
-        let target = self.targets.lock().unwrap_or_else(PoisonError::into_inner).entry(tag.clone()).or_default().clone();
+        let target = self
+            .targets
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(tag.clone())
+            .or_default()
+            .clone();
         let found = target.get(self.refresh, || self.read_tag(tag.clone())).await;
         if found.is_err() {
             self.targets.lock().unwrap_or_else(PoisonError::into_inner).remove(tag);
@@ -201,7 +218,8 @@ impl Catalog {
             _ => Err(fault::of(format!("list {directory}"), e)),
         })?;
         let stems = files.iter().filter_map(|file| file.strip_suffix(".json"));
-        let decoded = stems.map(|stem| percent_encoding::percent_decode_str(stem).decode_utf8_lossy());
+        let decoded =
+            stems.map(|stem| percent_encoding::percent_decode_str(stem).decode_utf8_lossy());
         let mut names: Vec<Arc<str>> = decoded.map(|name| Arc::from(name.as_ref())).collect();
         names.sort_unstable();
         Ok(names)
@@ -213,7 +231,8 @@ fn entry(branch: Option<Arc<str>>, meta: ObjectMeta) -> Option<Entry> {
     let file = meta.location.filename()?;
     let version = ManifestNamingScheme::detect_scheme(file)?.parse_version(file)?;
     let time = meta.last_modified;
-    let manifest = meta.e_tag.unwrap_or_else(|| format!("{}-{}", meta.size, time.timestamp_micros()));
+    let manifest =
+        meta.e_tag.unwrap_or_else(|| format!("{}-{}", meta.size, time.timestamp_micros()));
     Some(Entry {
         id: SnapshotId { branch, version: Version::new(version), manifest: manifest.into() },
         modified: time.into(),
@@ -244,7 +263,11 @@ impl<T> Refreshed<T> {
     /// # Errors
     /// What `load` gave, if there is no earlier value or it found that there is none any more;
     /// else the earlier value stays for another period.
-    pub async fn get<F: Future<Output = Result<T>>>(&self, period: Duration, load: impl FnOnce() -> F) -> Result<Arc<T>> {
+    pub async fn get<F: Future<Output = Result<T>>>(
+        &self,
+        period: Duration,
+        load: impl FnOnce() -> F,
+    ) -> Result<Arc<T>> {
         if let Some(fresh) = self.fresh(period) {
             return Ok(fresh);
         }
@@ -291,7 +314,10 @@ mod tests {
         assert!(value.get(none, || fail(Kind::Timeout)).await.is_err());
         assert_eq!(*value.get(none, || async { Ok(1) }).await.unwrap(), 1);
         assert_eq!(*value.get(none, || fail(Kind::Timeout)).await.unwrap(), 1);
-        assert_eq!(value.get(none, || fail(Kind::NotFound)).await.unwrap_err().kind(), Kind::NotFound);
+        assert_eq!(
+            value.get(none, || fail(Kind::NotFound)).await.unwrap_err().kind(),
+            Kind::NotFound
+        );
     }
 
     #[tokio::test]

@@ -122,7 +122,9 @@ fn layout(descriptors: &StructArray) -> Result<Layout> {
     match types.as_slice() {
         [UInt64, UInt64] => Ok(Layout::Legacy),
         [UInt8, UInt64, UInt64, UInt32, Utf8] => Ok(Layout::V2),
-        other => Err(Error::new(Kind::Table, format!("{other:?} is no layout of a Blob descriptor"))),
+        other => {
+            Err(Error::new(Kind::Table, format!("{other:?} is no layout of a Blob descriptor")))
+        }
     }
 }
 
@@ -211,7 +213,9 @@ fn external(base: u32, uri: &str) -> Result<Target> {
         return Ok(Target::ExternalUri(uri.to_owned()));
     }
     let path = object_store::path::Path::parse(uri);
-    let path = path.map_err(|e| Error::caused(Kind::Descriptor, format!("invalid descriptor: path {uri:?}"), e))?;
+    let path = path.map_err(|e| {
+        Error::caused(Kind::Descriptor, format!("invalid descriptor: path {uri:?}"), e)
+    })?;
     Ok(Target::ExternalPath(base, path))
 }
 
@@ -248,7 +252,8 @@ mod tests {
     }
 
     fn nullable<const N: usize>(columns: [(&str, ArrayRef); N], valid: bool) -> StructArray {
-        let fields: Fields = columns.iter().map(|(n, a)| Field::new(*n, a.data_type().clone(), true)).collect();
+        let fields: Fields =
+            columns.iter().map(|(n, a)| Field::new(*n, a.data_type().clone(), true)).collect();
         let arrays = columns.into_iter().map(|(_, a)| a).collect();
         StructArray::new(fields, arrays, Some(vec![valid].into()))
     }
@@ -273,12 +278,42 @@ mod tests {
         for (row, kind, target, extent) in [
             ((0, 64, 10, 0, ""), BlobKind::Inline, Target::DataFile, known(64, 10)),
             ((1, 7, 10, 3, ""), BlobKind::Packed, Target::Sidecar(3), known(7, 10)),
-            ((2, 9, 10, u32::MAX, ""), BlobKind::Dedicated, Target::Sidecar(u32::MAX), known(0, 10)),
-            ((3, 7, 10, 0, "s3://b/k"), BlobKind::External, Target::ExternalUri("s3://b/k".into()), known(7, 10)),
-            ((3, 7, 0, 9, "o/k"), BlobKind::External, Target::ExternalPath(9, path("o/k")), Extent::WholeObject(ObjectOffset::new(7))),
-            ((4, 7, 10, 5, "_blobs/u.blob"), BlobKind::Managed, Target::Managed(None, path("_blobs/u.blob")), known(7, 10)),
-            ((5, 0, 0, 0, "data/x"), BlobKind::ManagedWithBase, Target::Managed(Some(0), path("data/x")), known(0, 0)),
-            ((5, 1, 2, u32::MAX, "x"), BlobKind::ManagedWithBase, Target::Managed(Some(u32::MAX), path("x")), known(1, 2)),
+            (
+                (2, 9, 10, u32::MAX, ""),
+                BlobKind::Dedicated,
+                Target::Sidecar(u32::MAX),
+                known(0, 10),
+            ),
+            (
+                (3, 7, 10, 0, "s3://b/k"),
+                BlobKind::External,
+                Target::ExternalUri("s3://b/k".into()),
+                known(7, 10),
+            ),
+            (
+                (3, 7, 0, 9, "o/k"),
+                BlobKind::External,
+                Target::ExternalPath(9, path("o/k")),
+                Extent::WholeObject(ObjectOffset::new(7)),
+            ),
+            (
+                (4, 7, 10, 5, "_blobs/u.blob"),
+                BlobKind::Managed,
+                Target::Managed(None, path("_blobs/u.blob")),
+                known(7, 10),
+            ),
+            (
+                (5, 0, 0, 0, "data/x"),
+                BlobKind::ManagedWithBase,
+                Target::Managed(Some(0), path("data/x")),
+                known(0, 0),
+            ),
+            (
+                (5, 1, 2, u32::MAX, "x"),
+                BlobKind::ManagedWithBase,
+                Target::Managed(Some(u32::MAX), path("x")),
+                known(1, 2),
+            ),
         ] {
             let (k, position, size, id, uri) = row;
             let found = value((Some(k), Some(position), Some(size), Some(id), Some(uri)));
@@ -293,7 +328,11 @@ mod tests {
         assert_eq!(read(&zero, 0).unwrap().unwrap().extent, known(0, 0));
         let empty_at = v2((Some(0), Some(64), Some(0), Some(0), Some("")));
         assert_eq!(read(&empty_at, 0).unwrap().unwrap().extent, known(64, 0));
-        let hidden = StructArray::new(zero.fields().clone(), zero.columns().to_vec(), Some(vec![false].into()));
+        let hidden = StructArray::new(
+            zero.fields().clone(),
+            zero.columns().to_vec(),
+            Some(vec![false].into()),
+        );
         assert_eq!(read(&hidden, 0).unwrap(), None);
     }
 
@@ -328,11 +367,20 @@ mod tests {
 
     #[test]
     fn legacy_has_its_own_null_rule() {
-        for null in [(None, Some(1), true), (Some(1), None, true), (Some(1), Some(0), true), (Some(65536), Some(0), true), (Some(0), Some(5), false)] {
+        for null in [
+            (None, Some(1), true),
+            (Some(1), None, true),
+            (Some(1), Some(0), true),
+            (Some(65536), Some(0), true),
+            (Some(0), Some(5), false),
+        ] {
             assert_eq!(read(&legacy(null.0, null.1, null.2), 0).unwrap(), None, "{null:?}");
         }
         let read = |p, s| read(&legacy(Some(p), Some(s), true), 0).unwrap().unwrap();
         assert_eq!(read(0, 0).extent, known(0, 0));
-        assert_eq!(read(64, 5), Descriptor { kind: BlobKind::Legacy, target: Target::DataFile, extent: known(64, 5) });
+        assert_eq!(
+            read(64, 5),
+            Descriptor { kind: BlobKind::Legacy, target: Target::DataFile, extent: known(64, 5) }
+        );
     }
 }

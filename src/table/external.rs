@@ -54,9 +54,15 @@ impl Policy {
     /// # Errors
     /// [`Kind::Denied`] with the flag that would allow it, [`Kind::Descriptor`] where it is no
     /// absolute URI.
-    pub fn check<'a>(&self, uri: &str, table: &str, bases: impl Iterator<Item = &'a str>) -> Result<()> {
-        let target = Location::parse(uri)
-            .ok_or_else(|| Error::new(Kind::Descriptor, format!("invalid descriptor: {uri:?} is no absolute URI")))?;
+    pub fn check<'a>(
+        &self,
+        uri: &str,
+        table: &str,
+        bases: impl Iterator<Item = &'a str>,
+    ) -> Result<()> {
+        let target = Location::parse(uri).ok_or_else(|| {
+            Error::new(Kind::Descriptor, format!("invalid descriptor: {uri:?} is no absolute URI"))
+        })?;
         let same_bucket = |table: &Location| !target.is_local() && target.same_store(table);
         let allowed = self.everything
             || self.prefixes.iter().any(|prefix| prefix.covers(&target))
@@ -65,7 +71,10 @@ impl Policy {
         if allowed {
             return Ok(());
         }
-        let text = format!("External reference to {uri} is outside the table's bases; allow it with --allow-external {}", target.parent());
+        let text = format!(
+            "External reference to {uri} is outside the table's bases; allow it with --allow-external {}",
+            target.parent()
+        );
         Err(Error::new(Kind::Denied, text))
     }
 }
@@ -80,11 +89,16 @@ struct Location {
 
 impl Location {
     fn parse(text: &str) -> Option<Self> {
-        let url = if text.starts_with('/') { Url::from_file_path(text).ok()? } else { Url::parse(text).ok()? };
+        let url = if text.starts_with('/') {
+            Url::from_file_path(text).ok()?
+        } else {
+            Url::parse(text).ok()?
+        };
         // Lance knows a local file under several schemes: file, file+uring, file-object-store.
         let scheme = if url.scheme().starts_with("file") { "file" } else { url.scheme() };
         let segments = url.path().split('/').filter(|segment| !segment.is_empty());
-        let decoded = segments.map(|s| percent_encoding::percent_decode_str(s).decode_utf8_lossy().into_owned());
+        let decoded = segments
+            .map(|s| percent_encoding::percent_decode_str(s).decode_utf8_lossy().into_owned());
         let path: Vec<String> = decoded.collect();
         if path.iter().any(|segment| segment == "..") {
             return None;
@@ -163,7 +177,8 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_flag() {
-        let error = Policy::default().check("file:///etc/passwd", "/t", std::iter::empty()).unwrap_err();
+        let error =
+            Policy::default().check("file:///etc/passwd", "/t", std::iter::empty()).unwrap_err();
         assert!(error.to_string().contains("--allow-external file:///etc"), "{error}");
     }
 }

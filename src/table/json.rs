@@ -48,7 +48,11 @@ impl Renderer<'_> {
     /// # Errors
     /// [`Kind::Table`] for an Arrow type that cannot be shown.
     pub fn cell(&self, column: &str, array: &dyn Array, at: usize) -> Result<Value> {
-        self.value(array, at, &Place { path: vec![Step::Field(column.to_owned())], indices: vec![] })
+        self.value(
+            array,
+            at,
+            &Place { path: vec![Step::Field(column.to_owned())], indices: vec![] },
+        )
     }
 
     fn value(&self, array: &dyn Array, at: usize, place: &Place) -> Result<Value> {
@@ -74,15 +78,27 @@ impl Renderer<'_> {
             DataType::Binary => BASE64.encode(array.as_binary::<i32>().value(at)).into(),
             DataType::LargeBinary => BASE64.encode(array.as_binary::<i64>().value(at)).into(),
             DataType::BinaryView => BASE64.encode(array.as_binary_view().value(at)).into(),
-            DataType::FixedSizeBinary(_) => BASE64.encode(array.as_fixed_size_binary().value(at)).into(),
+            DataType::FixedSizeBinary(_) => {
+                BASE64.encode(array.as_fixed_size_binary().value(at)).into()
+            }
             DataType::List(_) => self.elements(&array.as_list::<i32>().value(at), place)?,
             DataType::LargeList(_) => self.elements(&array.as_list::<i64>().value(at), place)?,
-            DataType::ListView(_) => self.elements(&array.as_list_view::<i32>().value(at), place)?,
-            DataType::LargeListView(_) => self.elements(&array.as_list_view::<i64>().value(at), place)?,
-            DataType::FixedSizeList(_, _) => self.elements(&array.as_fixed_size_list().value(at), place)?,
+            DataType::ListView(_) => {
+                self.elements(&array.as_list_view::<i32>().value(at), place)?
+            }
+            DataType::LargeListView(_) => {
+                self.elements(&array.as_list_view::<i64>().value(at), place)?
+            }
+            DataType::FixedSizeList(_, _) => {
+                self.elements(&array.as_fixed_size_list().value(at), place)?
+            }
             DataType::Map(_, _) => self.entries(&array.as_map().value(at), place)?,
             DataType::Struct(_) => self.members(array.as_struct(), at, place)?,
             DataType::Dictionary(_, _) => self.dictionary(array, at, place)?,
+            // A Date64 is a day, in milliseconds; one that is none keeps its time.
+            DataType::Date64 => {
+                text(array, at)?.as_str().map(|t| t.trim_end_matches("T00:00:00")).into()
+            }
             _ => text(array, at)?,
         })
     }
@@ -127,7 +143,10 @@ impl Renderer<'_> {
     }
 
     fn dictionary(&self, array: &dyn Array, at: usize, place: &Place) -> Result<Value> {
-        fn key<K: ArrowDictionaryKeyType>(array: &arrow_array::DictionaryArray<K>, at: usize) -> Option<usize> {
+        fn key<K: ArrowDictionaryKeyType>(
+            array: &arrow_array::DictionaryArray<K>,
+            at: usize,
+        ) -> Option<usize> {
             array.key(at)
         }
         downcast_dictionary_array! {
@@ -143,7 +162,9 @@ impl Renderer<'_> {
 /// The file of a Blob; an invalid descriptor has one too, which fails when it is opened.
 fn blob(leaf: &LeafName, array: &dyn Array, at: usize, indices: &[u64]) -> Value {
     match array.as_struct_opt() {
-        Some(descriptors) if !descriptor::is_null(descriptors, at) => leaf.file_name(indices).into(),
+        Some(descriptors) if !descriptor::is_null(descriptors, at) => {
+            leaf.file_name(indices).into()
+        }
         _ => Value::Null,
     }
 }
@@ -171,8 +192,9 @@ fn float32(value: f32) -> Value {
 
 fn text(array: &dyn Array, at: usize) -> Result<Value> {
     let options = FormatOptions::new().with_duration_format(DurationFormat::ISO8601);
-    let formatter = ArrayFormatter::try_new(array, &options)
-        .map_err(|e| Error::caused(Kind::Table, format!("show a value of type {}", array.data_type()), e))?;
+    let formatter = ArrayFormatter::try_new(array, &options).map_err(|e| {
+        Error::caused(Kind::Table, format!("show a value of type {}", array.data_type()), e)
+    })?;
     let shown = formatter.value(at).try_to_string();
     Ok(shown.map_err(|e| Error::caused(Kind::Table, "show a value", e))?.into())
 }
@@ -182,8 +204,8 @@ mod tests {
     use super::*;
     use arrow_array::types::{Int32Type, TimestampMicrosecondType};
     use arrow_array::{
-        ArrayRef, BinaryArray, Decimal128Array, DictionaryArray, DurationMillisecondArray, Float32Array, Float64Array,
-        Int64Array, ListArray, PrimitiveArray, UInt64Array,
+        ArrayRef, BinaryArray, Decimal128Array, DictionaryArray, DurationMillisecondArray,
+        Float32Array, Float64Array, Int64Array, ListArray, PrimitiveArray, UInt64Array,
     };
     use serde_json::json;
     use std::sync::Arc;
@@ -196,12 +218,19 @@ mod tests {
 
     #[test]
     fn numbers_stay_exact() {
-        assert_eq!(cells(&Int64Array::from(vec![Some(i64::MIN), None])), [json!(i64::MIN), json!(null)]);
+        assert_eq!(
+            cells(&Int64Array::from(vec![Some(i64::MIN), None])),
+            [json!(i64::MIN), json!(null)]
+        );
         assert_eq!(cells(&UInt64Array::from(vec![u64::MAX])), [json!(u64::MAX)]);
         let floats = Float64Array::from(vec![0.1, f64::NAN, f64::INFINITY, f64::NEG_INFINITY]);
-        assert_eq!(cells(&floats), [json!(0.1), json!("NaN"), json!("Infinity"), json!("-Infinity")]);
+        assert_eq!(
+            cells(&floats),
+            [json!(0.1), json!("NaN"), json!("Infinity"), json!("-Infinity")]
+        );
         assert_eq!(cells(&Float32Array::from(vec![0.1])), [json!(0.1)]);
-        let decimals = Decimal128Array::from(vec![150, -5]).with_precision_and_scale(10, 2).unwrap();
+        let decimals =
+            Decimal128Array::from(vec![150, -5]).with_precision_and_scale(10, 2).unwrap();
         assert_eq!(cells(&decimals), [json!("1.50"), json!("-0.05")]);
     }
 
@@ -210,16 +239,27 @@ mod tests {
         assert_eq!(cells(&BinaryArray::from(vec![&b"\x00\xff"[..]])), [json!("AP8=")]);
         let time = PrimitiveArray::<TimestampMicrosecondType>::from(vec![1_704_164_645_678_901]);
         assert_eq!(cells(&time), [json!("2024-01-02T03:04:05.678901")]);
-        assert_eq!(cells(&time.clone().with_timezone("UTC")), [json!("2024-01-02T03:04:05.678901Z")]);
-        assert_eq!(cells(&time.with_timezone("+02:00")), [json!("2024-01-02T05:04:05.678901+02:00")]);
+        assert_eq!(
+            cells(&time.clone().with_timezone("UTC")),
+            [json!("2024-01-02T03:04:05.678901Z")]
+        );
+        assert_eq!(
+            cells(&time.with_timezone("+02:00")),
+            [json!("2024-01-02T05:04:05.678901+02:00")]
+        );
         assert_eq!(cells(&DurationMillisecondArray::from(vec![1500])), [json!("PT1.5S")]);
     }
 
     #[test]
     fn nested_values_keep_their_nulls() {
-        let list = ListArray::from_iter_primitive::<Int32Type, _, _>([Some(vec![Some(1), None]), None, Some(vec![])]);
+        let list = ListArray::from_iter_primitive::<Int32Type, _, _>([
+            Some(vec![Some(1), None]),
+            None,
+            Some(vec![]),
+        ]);
         assert_eq!(cells(&list), [json!([1, null]), json!(null), json!([])]);
-        let words: DictionaryArray<Int32Type> = vec![Some("a"), None, Some("b")].into_iter().collect();
+        let words: DictionaryArray<Int32Type> =
+            vec![Some("a"), None, Some("b")].into_iter().collect();
         assert_eq!(cells(&(Arc::new(words) as ArrayRef)), [json!("a"), json!(null), json!("b")]);
     }
 }

@@ -48,7 +48,12 @@ impl Locator {
     ///
     /// # Errors
     /// [`Kind::Descriptor`] for an unknown base or an unusable URI, [`Kind::Denied`] by policy.
-    pub async fn locate(&self, fragment: usize, field_id: i32, descriptor: &Descriptor) -> Result<Located> {
+    pub async fn locate(
+        &self,
+        fragment: usize,
+        field_id: i32,
+        descriptor: &Descriptor,
+    ) -> Result<Located> {
         let object = match &descriptor.target {
             Target::DataFile => {
                 let file = self.data_file(fragment, field_id)?;
@@ -75,8 +80,11 @@ impl Locator {
     /// The file that supplies a field of a fragment.
     fn data_file(&self, fragment: usize, field_id: i32) -> Result<&DataFile> {
         let fragment = self.dataset.manifest.fragments.get(fragment);
-        let file = fragment.and_then(|f| f.files.iter().find(|file| file.fields.contains(&field_id)));
-        file.ok_or_else(|| Error::new(Kind::Table, format!("no data file supplies field {field_id}")))
+        let file =
+            fragment.and_then(|f| f.files.iter().find(|file| file.fields.contains(&field_id)));
+        file.ok_or_else(|| {
+            Error::new(Kind::Table, format!("no data file supplies field {field_id}"))
+        })
     }
 
     /// `<root>/data`, `<base>/data` or `<base>`: spec, "Sidecar Resolution".
@@ -91,7 +99,9 @@ impl Locator {
         let Some(id) = base else { return Ok(self.dataset.branch_location().path) };
         let base = self.base(id)?;
         let path = base.extract_path(self.source.session().store_registry());
-        path.map_err(|e| Error::caused(Kind::Descriptor, format!("base {id} at {}", redacted(&base.path)), e))
+        path.map_err(|e| {
+            Error::caused(Kind::Descriptor, format!("base {id} at {}", redacted(&base.path)), e)
+        })
     }
 
     fn base(&self, id: u32) -> Result<&BasePath> {
@@ -113,8 +123,11 @@ impl Locator {
     async fn external(&self, uri: &str) -> Result<ObjectRef> {
         let bases = self.dataset.manifest.base_paths.values().map(|base| base.path.as_str());
         self.policy.check(uri, &self.source.uri, bases)?;
-        let unusable = || Error::new(Kind::Descriptor, format!("invalid descriptor: {uri:?} is no absolute URI"));
-        let url = if uri.starts_with('/') { Url::from_file_path(uri).ok() } else { Url::parse(uri).ok() };
+        let unusable = || {
+            Error::new(Kind::Descriptor, format!("invalid descriptor: {uri:?} is no absolute URI"))
+        };
+        let url =
+            if uri.starts_with('/') { Url::from_file_path(uri).ok() } else { Url::parse(uri).ok() };
         let url = url.ok_or_else(unusable)?;
         let (store, path) = self.source.resolve(&url).await?;
         Ok(object(&store, path, uri))
@@ -124,7 +137,8 @@ impl Locator {
 fn object(store: &ObjectStore, path: Path, within: &str) -> ObjectRef {
     if store.is_local() {
         let local = std::path::PathBuf::from(lance_io::local::to_local_path(&path));
-        let uri = Url::from_file_path(&local).map_or_else(|()| local.display().to_string(), String::from);
+        let uri =
+            Url::from_file_path(&local).map_or_else(|()| local.display().to_string(), String::from);
         return ObjectRef { uri: uri.into(), place: Place::Local(local) };
     }
     let uri = Url::parse(within).map_or_else(

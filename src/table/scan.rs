@@ -3,7 +3,9 @@
 //! 1. A field whose data cannot be decoded must not take its neighbours with it, and a decoder may
 //!    panic (lance 14.0.2, `miniblock_decode.rs:716` on a legacy list): all columns are scanned
 //!    together, and only if that fails each by itself.
-//! 2. A panic in the crate must not end the mount: the scan is a task of its own, and a task that
+//! 2. The query engine does not find a column named `""`, or with a backtick, by its name (lance
+//!    14.0.2, `lance-datafusion/src/projection.rs:329`): [`scannable`].
+//! 3. A panic in the crate must not end the mount: the scan is a task of its own, and a task that
 //!    panicked is an error like another.
 
 use std::sync::Arc;
@@ -51,7 +53,9 @@ pub async fn scan(dataset: &Arc<Dataset>, columns: &[Schema], run: Run) -> Resul
     let together = batch(dataset, &merged(dataset, columns), run).await;
     let first_failure = match together {
         Ok(batch) => return take_apart(&batch, columns),
-        Err(error) if fault::may_pass(&error) && error.kind() != Kind::Payload => return Err(error),
+        Err(error) if fault::may_pass(&error) && error.kind() != Kind::Payload => {
+            return Err(error);
+        }
         Err(error) => error,
     };
     tracing::debug!(error = %first_failure, ?run, "scanning each column by itself");
@@ -67,6 +71,22 @@ pub async fn scan(dataset: &Arc<Dataset>, columns: &[Schema], run: Run) -> Resul
     Ok(found)
 }
 
+/// The dataset as it is scanned: with names that the query engine finds (difficulty 2). Fields are
+/// read by id, so what they are called does not matter; positions and ids stay.
+pub fn scannable(dataset: &Arc<Dataset>) -> Arc<Dataset> {
+    let is_lost = |name: &str| name.is_empty() || name.contains('`');
+    if !dataset.schema().fields.iter().any(|field| is_lost(&field.name)) {
+        return dataset.clone();
+    }
+    let mut manifest = dataset.manifest.as_ref().clone();
+    for field in manifest.schema.fields.iter_mut().filter(|field| is_lost(&field.name)) {
+        field.name = format!("lancefs_field_{}", field.id);
+    }
+    let mut renamed = dataset.as_ref().clone();
+    renamed.manifest = Arc::new(manifest);
+    Arc::new(renamed)
+}
+
 fn merged(dataset: &Dataset, columns: &[Schema]) -> Schema {
     let fields = columns.iter().flat_map(|column| column.fields.clone()).collect();
     Schema { fields, metadata: dataset.schema().metadata.clone() }
@@ -77,7 +97,9 @@ async fn batch(dataset: &Arc<Dataset>, projection: &Schema, run: Run) -> Result<
     let what = format!("scan {names:?} of {run:?} of version {}", dataset.manifest.version);
     let (dataset, projection) = (dataset.clone(), projection.clone());
     let task = tokio::spawn(async move { scan_one(&dataset, &projection, run).await });
-    let scanned = task.await.map_err(|e| Error::caused(Kind::Table, format!("{what}: a decoder failed"), e))?;
+    let scanned = task
+        .await
+        .map_err(|e| Error::caused(Kind::Table, format!("{what}: a decoder failed"), e))?;
     let batch = scanned.map_err(|e| fault::of(&what, e))?;
     if units::u64_of(batch.num_rows()) != run.rows {
         let text = format!("{what}: {} rows came", batch.num_rows());
@@ -88,7 +110,8 @@ async fn batch(dataset: &Arc<Dataset>, projection: &Schema, run: Run) -> Result<
 
 async fn scan_one(dataset: &Dataset, projection: &Schema, run: Run) -> lance::Result<RecordBatch> {
     let fragment = dataset.manifest.fragments.get(run.fragment).cloned();
-    let fragment = fragment.ok_or_else(|| lance::Error::invalid_input(format!("no fragment {}", run.fragment)))?;
+    let fragment = fragment
+        .ok_or_else(|| lance::Error::invalid_input(format!("no fragment {}", run.fragment)))?;
     let mut scanner = dataset.scan();
     scanner.blob_handling(BlobHandling::BlobsDescriptions);
     if projection.fields.is_empty() {
@@ -103,13 +126,16 @@ async fn scan_one(dataset: &Dataset, projection: &Schema, run: Run) -> lance::Re
         .batch_size(units::usize_of(run.rows.max(1)))
         .limit(Some(units::i64_of(run.rows)), Some(units::i64_of(run.offset)))?;
     let batches: Vec<RecordBatch> = scanner.try_into_stream().await?.try_collect().await?;
-    let schema = batches.first().map_or_else(|| Arc::new(arrow_schema::Schema::empty()), RecordBatch::schema);
+    let schema = batches
+        .first()
+        .map_or_else(|| Arc::new(arrow_schema::Schema::empty()), RecordBatch::schema);
     Ok(arrow_select::concat::concat_batches(&schema, &batches)?)
 }
 
 fn take_apart(batch: &RecordBatch, columns: &[Schema]) -> Result<Scanned> {
     let number = |name| {
-        let column = batch.column_by_name(name).and_then(|c| c.as_primitive_opt::<UInt64Type>().cloned());
+        let column =
+            batch.column_by_name(name).and_then(|c| c.as_primitive_opt::<UInt64Type>().cloned());
         column.ok_or_else(|| Error::new(Kind::Table, format!("a scan came without {name}")))
     };
     let (addresses, ids) = (number(ROW_ADDRESS)?, number(ROW_ID)?);

@@ -43,15 +43,21 @@ pub struct Leaves {
 }
 
 impl Leaves {
-    /// Finds the Blob fields of a schema.
-    pub fn of(schema: &Schema) -> Self {
+    /// Finds the Blob fields of a schema. `scanned` is the same schema by the names under which its
+    /// columns are scanned.
+    pub fn of(schema: &Schema, scanned: &Schema) -> Self {
         let mut found = Self::default();
         for field in &schema.fields {
             let first = found.leaves.len();
-            walk(field, &mut vec![Step::Field(field.name.clone())], found.columns.len(), &mut found.leaves);
+            walk(
+                field,
+                &mut vec![Step::Field(field.name.clone())],
+                found.columns.len(),
+                &mut found.leaves,
+            );
             let ids: Vec<i32> = found.leaves[first..].iter().map(|leaf| leaf.field_id).collect();
             if !ids.is_empty() {
-                found.columns.push(schema.project_by_ids(&ids, true));
+                found.columns.push(scanned.project_by_ids(&ids, true));
             }
         }
         found.shape = Shape::new(found.leaves.iter().map(|leaf| leaf.path.as_slice()));
@@ -62,7 +68,13 @@ impl Leaves {
 fn walk(field: &Field, path: &mut Vec<Step>, column: usize, leaves: &mut Vec<Leaf>) {
     if field.is_blob() {
         let layout = if field.is_blob_v2() { Layout::V2 } else { Layout::Legacy };
-        leaves.push(Leaf { column, path: path.clone(), field_id: field.id, display: display(path), layout });
+        leaves.push(Leaf {
+            column,
+            path: path.clone(),
+            field_id: field.id,
+            display: display(path),
+            layout,
+        });
         return;
     }
     match field.data_type() {

@@ -107,6 +107,7 @@ pub struct Snapshot {
     pub rows: Rows,
     /// The crate's view of it.
     pub dataset: Arc<Dataset>,
+    scannable: Arc<Dataset>,
     all_columns: Vec<Schema>,
     locator: Locator,
     pages: Arc<Pages>,
@@ -119,9 +120,16 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`Kind::Table`] where a fragment of an old format does not say how many rows it has.
-    pub async fn new(id: SnapshotId, slot: Slot, locator: Locator, pages: Arc<Pages>, sizes: Arc<Sizes>) -> Result<Self> {
+    pub async fn new(
+        id: SnapshotId,
+        slot: Slot,
+        locator: Locator,
+        pages: Arc<Pages>,
+        sizes: Arc<Sizes>,
+    ) -> Result<Self> {
         let dataset = locator.dataset.clone();
-        let schema = dataset.schema();
+        let scannable = scan::scannable(&dataset);
+        let schema = scannable.schema();
         let single = |field: &lance_core::datatypes::Field| Schema {
             fields: vec![field.clone()],
             metadata: schema.metadata.clone(),
@@ -129,11 +137,12 @@ impl Snapshot {
         Ok(Self {
             rows: Rows::new(count_rows(&dataset).await?),
             committed: dataset.manifest.timestamp().into(),
-            leaves: Leaves::of(schema),
+            leaves: Leaves::of(dataset.schema(), schema),
             all_columns: schema.fields.iter().map(single).collect(),
             columns_rows: OnceCell::new(),
             id,
             slot,
+            scannable: scannable.clone(),
             dataset,
             locator,
             pages,
@@ -199,7 +208,8 @@ impl Snapshot {
     async fn whole(&self, located: &Located, offset: ObjectOffset) -> Result<Interval> {
         let uri = &located.object.uri;
         let size = self.sizes.cell(uri);
-        let len = size.get_or_try_init(|| async { store::open(&located.object)?.len().await }).await?;
+        let len =
+            size.get_or_try_init(|| async { store::open(&located.object)?.len().await }).await?;
         Ok(Interval { offset, len: *len })
     }
 
@@ -209,9 +219,16 @@ impl Snapshot {
         })
     }
 
-    async fn page(&self, what: What, columns: &[Schema], place: Place, page_rows: u64) -> Result<Row> {
+    async fn page(
+        &self,
+        what: What,
+        columns: &[Schema],
+        place: Place,
+        page_rows: u64,
+    ) -> Result<Row> {
         let offset = place.offset - place.offset % page_rows;
-        let run = Run { fragment: place.fragment, offset, rows: page_rows.min(place.rows - offset) };
+        let run =
+            Run { fragment: place.fragment, offset, rows: page_rows.min(place.rows - offset) };
         let key = PageKey { slot: self.slot, what, run };
         let cell = self.pages.cell(&key);
         let at = units::usize_of(place.offset - offset);
@@ -242,7 +259,8 @@ impl Snapshot {
             return Ok(());
         }
         let fragment = self.dataset.manifest.fragments.get(run.fragment);
-        let file = fragment.and_then(|f| f.files.iter().find(|file| file.fields.contains(&leaf.field_id)));
+        let file =
+            fragment.and_then(|f| f.files.iter().find(|file| file.fields.contains(&leaf.field_id)));
         match file {
             Some(file) if (file.file_major_version, file.file_minor_version) > (2, 0) => {
                 let text = format!(
@@ -256,7 +274,7 @@ impl Snapshot {
     }
 
     async fn scan(&self, what: What, columns: &[Schema], run: Run) -> Result<Arc<Page>> {
-        let mut scanned = scan::scan(&self.dataset, columns, run).await?;
+        let mut scanned = scan::scan(&self.scannable, columns, run).await?;
         if what == What::Columns {
             for leaf in &self.leaves.leaves {
                 if let Err(error) = self.readable(leaf, run) {
@@ -320,7 +338,11 @@ impl Row {
     ///
     /// # Errors
     /// Why the leaf's column could not be read.
-    pub fn values(&self, leaf: LeafIndex, from: Ordinal) -> Result<impl Iterator<Item = Element> + '_> {
+    pub fn values(
+        &self,
+        leaf: LeafIndex,
+        from: Ordinal,
+    ) -> Result<impl Iterator<Item = Element> + '_> {
         let chain = self.page.chain(leaf)?;
         let ordinals = (from.get()..chain.count(self.at)).map(Ordinal::new);
         let elements = ordinals.filter_map(|ordinal| chain.at(self.at, ordinal));

@@ -55,7 +55,8 @@ impl Source {
             .then(|| Arc::new(StorageOptionsAccessor::with_static_options(options)));
         let params = ObjectStoreParams { storage_options_accessor: accessor, ..Default::default() };
         let session = Arc::new(new_session());
-        let opened = ObjectStore::from_uri_and_params(session.store_registry(), &uri, &params).await;
+        let opened =
+            ObjectStore::from_uri_and_params(session.store_registry(), &uri, &params).await;
         let (store, base) = opened.map_err(|e| fault::of(format!("connect to {uri}"), e))?;
         let handler = commit_handler_from_url(&uri, &Some(params.clone())).await;
         let handler = handler.map_err(|e| fault::of(format!("connect to {uri}"), e))?;
@@ -74,7 +75,8 @@ impl Source {
         };
         let below = format!("tree/{branch}");
         let relative = Path::parse(&below);
-        let relative = relative.map_err(|e| Error::caused(Kind::Invalid, format!("branch {branch}"), e))?;
+        let relative =
+            relative.map_err(|e| Error::caused(Kind::Invalid, format!("branch {branch}"), e))?;
         let path = Path::from_iter(self.base.parts().chain(relative.parts()));
         Ok(BranchPlace { path, uri: format!("{}/{below}", self.uri) })
     }
@@ -125,7 +127,8 @@ impl Source {
         let what = || format!("resolve External reference {uri}");
         let registry = self.session().store_registry();
         let bucket = uri[..url::Position::BeforePath].to_owned();
-        let known = self.stores.lock().unwrap_or_else(PoisonError::into_inner).get(&bucket).cloned();
+        let known =
+            self.stores.lock().unwrap_or_else(PoisonError::into_inner).get(&bucket).cloned();
         if let Some(store) = known {
             let path = ObjectStore::extract_path_from_uri(registry, uri.as_str());
             return Ok((store, path.map_err(|e| Error::caused(Kind::Descriptor, what(), e))?));

@@ -54,7 +54,9 @@ impl Chain {
             let (level, next) = match (step, array.data_type()) {
                 (Step::Field(name), DataType::Struct(_)) => {
                     let array = array.as_struct();
-                    let child = array.column_by_name(name).ok_or_else(|| wrong_shape(path, array.data_type()))?;
+                    let child = array
+                        .column_by_name(name)
+                        .ok_or_else(|| wrong_shape(path, array.data_type()))?;
                     (Level::Struct(array.clone()), child.clone())
                 }
                 (Step::Element, DataType::List(_)) => {
@@ -70,7 +72,8 @@ impl Chain {
             levels.push(level);
             array = next;
         }
-        let descriptors = array.as_struct_opt().ok_or_else(|| wrong_shape(path, array.data_type()))?;
+        let descriptors =
+            array.as_struct_opt().ok_or_else(|| wrong_shape(path, array.data_type()))?;
         Ok(Self { levels, descriptors: descriptors.clone() })
     }
 
@@ -113,7 +116,8 @@ impl Chain {
 
     /// The element at these indices, unless something above it is null or an index is past the end.
     pub fn ordinal(&self, row: usize, indices: &[u64]) -> Option<Ordinal> {
-        let first = self.levels.iter().fold(row..row + 1, |range, level| level.descend(&range)).start;
+        let first =
+            self.levels.iter().fold(row..row + 1, |range, level| level.descend(&range)).start;
         let mut indices = indices.iter();
         let mut at = row;
         for level in &self.levels {
@@ -179,7 +183,10 @@ impl Level {
 }
 
 fn wrong_shape(path: &[Step], found: &DataType) -> Error {
-    Error::new(Kind::Table, format!("field {path:?} was scanned as {found}, which is no Blob descriptor"))
+    Error::new(
+        Kind::Table,
+        format!("field {path:?} was scanned as {found}, which is no Blob descriptor"),
+    )
 }
 
 #[cfg(test)]
@@ -211,8 +218,13 @@ mod tests {
     #[test]
     fn a_list_of_lists_finds_its_elements_both_ways() {
         // row 0: [[d0, d1], null, [], [d2]], row 1: null over [[d3]], row 2: [[d4]]
-        let inner = list_of(Arc::new(descriptors(5)), &[0, 2, 2, 2, 3, 4, 5], &[true, false, true, true, true, true]);
-        let outer: ArrayRef = Arc::new(list_of(Arc::new(inner), &[0, 4, 5, 6], &[true, false, true]));
+        let inner = list_of(
+            Arc::new(descriptors(5)),
+            &[0, 2, 2, 2, 3, 4, 5],
+            &[true, false, true, true, true, true],
+        );
+        let outer: ArrayRef =
+            Arc::new(list_of(Arc::new(inner), &[0, 4, 5, 6], &[true, false, true]));
         let chain = Chain::new(&outer, &[field("a"), Step::Element, Step::Element]).unwrap();
         assert_eq!([0, 1, 2].map(|row| chain.count(row)), [3, 1, 1]);
         for (row, ordinal, position, indices) in
@@ -220,12 +232,17 @@ mod tests {
         {
             let ordinal = Ordinal::new(ordinal);
             let element = chain.at(row, ordinal).unwrap();
-            assert_eq!((element.position, element.indices.as_slice()), (position, indices.as_slice()));
+            assert_eq!(
+                (element.position, element.indices.as_slice()),
+                (position, indices.as_slice())
+            );
             assert_eq!(chain.ordinal(row, &indices), Some(ordinal));
         }
         assert_eq!(chain.at(0, Ordinal::new(3)), None);
         assert_eq!(chain.at(1, Ordinal::new(0)), None, "beneath a null list");
-        for (row, indices) in [(0, [1, 0]), (0, [2, 0]), (0, [0, 2]), (0, [4, 0]), (1, [0, 0]), (0, [u64::MAX, 0])] {
+        for (row, indices) in
+            [(0, [1, 0]), (0, [2, 0]), (0, [0, 2]), (0, [4, 0]), (1, [0, 0]), (0, [u64::MAX, 0])]
+        {
             assert_eq!(chain.ordinal(row, &indices), None, "row {row} {indices:?}");
         }
     }
@@ -234,7 +251,8 @@ mod tests {
     fn a_null_struct_hides_its_value() {
         let inner: ArrayRef = Arc::new(descriptors(2));
         let fields = Fields::from(vec![Field::new("thumb", inner.data_type().clone(), true)]);
-        let column: ArrayRef = Arc::new(StructArray::new(fields, vec![inner], Some(vec![true, false].into())));
+        let column: ArrayRef =
+            Arc::new(StructArray::new(fields, vec![inner], Some(vec![true, false].into())));
         let chain = Chain::new(&column, &[field("info"), field("thumb")]).unwrap();
         assert_eq!(chain.at(0, Ordinal::new(0)).unwrap().indices, [0; 0]);
         assert_eq!(chain.at(1, Ordinal::new(0)), None);
@@ -243,8 +261,11 @@ mod tests {
 
     #[test]
     fn another_shape_than_the_schema_is_an_error() {
-        let column: ArrayRef = Arc::new(arrow_array::PrimitiveArray::<UInt64Type>::from_iter_values([1]));
-        for path in [vec![field("a")], vec![field("a"), Step::Element], vec![field("a"), field("b")]] {
+        let column: ArrayRef =
+            Arc::new(arrow_array::PrimitiveArray::<UInt64Type>::from_iter_values([1]));
+        for path in
+            [vec![field("a")], vec![field("a"), Step::Element], vec![field("a"), field("b")]]
+        {
             assert_eq!(Chain::new(&column, &path).err().unwrap().kind(), Kind::Table);
         }
     }

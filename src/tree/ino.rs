@@ -164,7 +164,11 @@ impl Numbers {
         }
         let found = self.read(|t| {
             let page = t.page_in.get(&slot)?;
-            Some((t.slot_of.get(&page_zero(page)).copied()?, page.number, t.layouts.get(&page.snapshot).copied()))
+            Some((
+                t.slot_of.get(&page_zero(page)).copied()?,
+                page.number,
+                t.layouts.get(&page.snapshot).copied(),
+            ))
         });
         let (first, page, layout) = found.ok_or_else(|| unknown(ino))?;
         let slot = Slot(first);
@@ -172,7 +176,9 @@ impl Numbers {
             (0, 0, _) => Ok(Node::Version(slot)),
             (0, 1, _) => Ok(Node::VersionJson(slot)),
             (_, _, None) => Err(unknown(ino)),
-            (page, local, Some(layout)) => item_node(slot, page, local, layout).ok_or_else(|| unknown(ino)),
+            (page, local, Some(layout)) => {
+                item_node(slot, page, local, layout).ok_or_else(|| unknown(ino))
+            }
         }
     }
 
@@ -185,11 +191,13 @@ impl Numbers {
             CONTROL => Node::Control,
             STATUS => Node::Status,
             METRICS => Node::Metrics,
-            _ => match self.read(|t| t.named_by.get(&local).cloned()).ok_or_else(|| unknown(ino))? {
-                Named::Latest(branch) => Node::Latest(Some(branch)),
-                Named::Tag(tag) => Node::Tag(tag),
-                Named::Branch(branch) => Node::Branch(branch),
-            },
+            _ => {
+                match self.read(|t| t.named_by.get(&local).cloned()).ok_or_else(|| unknown(ino))? {
+                    Named::Latest(branch) => Node::Latest(Some(branch)),
+                    Named::Tag(tag) => Node::Tag(tag),
+                    Named::Branch(branch) => Node::Branch(branch),
+                }
+            }
         })
     }
 
@@ -251,7 +259,9 @@ impl Numbers {
             *number < FIXED || tables.named_by.get(number).is_some_and(|other| *other != named)
         };
         let number = (0_u64..)
-            .map(|attempt| hash(&[kind.as_bytes(), name.as_bytes(), &attempt.to_le_bytes()]) & LOCAL_MASK)
+            .map(|attempt| {
+                hash(&[kind.as_bytes(), name.as_bytes(), &attempt.to_le_bytes()]) & LOCAL_MASK
+            })
             .find(|number| !taken_by_other(&tables, number))
             .unwrap_or(FIXED);
         tables.number_of.insert(named.clone(), number);

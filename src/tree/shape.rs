@@ -11,7 +11,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::name::{self, ValueName, VALUE_SUFFIX};
+use crate::name::{self, VALUE_SUFFIX, ValueName};
 use crate::units;
 
 /// The position of a leaf among the leaves of its snapshot.
@@ -86,8 +86,11 @@ impl Shape {
         let paths: Vec<&[Step]> = paths.into_iter().collect();
         let spelled = |path: &&[Step]| (spell(path, name::escape), spell(path, name::escape_dots));
         let spellings: Vec<(String, String)> = paths.iter().map(spelled).collect();
-        let mut taken: HashSet<&String> =
-            spellings.iter().filter(|(plain, dotless)| plain == dotless).map(|(plain, _)| plain).collect();
+        let mut taken: HashSet<&String> = spellings
+            .iter()
+            .filter(|(plain, dotless)| plain == dotless)
+            .map(|(plain, _)| plain)
+            .collect();
         let mut shape = Self::default();
         for ((plain, dotless), path) in spellings.iter().zip(&paths) {
             let free = plain == dotless || taken.insert(plain);
@@ -125,7 +128,8 @@ impl Shape {
         {
             return Some(Found::Value(*index, parsed.indices));
         }
-        let cut: Vec<_> = self.indexed().filter(|(_, leaf)| leaf.may_be_cut()).map(|(i, _)| i).collect();
+        let cut: Vec<_> =
+            self.indexed().filter(|(_, leaf)| leaf.may_be_cut()).map(|(i, _)| i).collect();
         (!cut.is_empty() && stem.contains('~')).then_some(Found::Compare(cut))
     }
 }
@@ -190,7 +194,15 @@ mod tests {
     #[test]
     fn an_index_that_the_field_does_not_have_names_nothing() {
         let shape = shape(&[&[field("image")], &[field("frames"), Step::Element]]);
-        for name in ["image[0].bin", "frames.bin", "frames[].bin", "frames[0][0].bin", "image", "frames[00].bin", ".bin"] {
+        for name in [
+            "image[0].bin",
+            "frames.bin",
+            "frames[].bin",
+            "frames[0][0].bin",
+            "image",
+            "frames[00].bin",
+            ".bin",
+        ] {
             assert_eq!(shape.find(name), None, "{name}");
         }
     }

@@ -29,7 +29,8 @@ pub fn python() -> Command {
 
 /// Runs a piece of Python with `lance` and `pa` at hand, and gives what it printed.
 pub fn run_python(script: &str) -> String {
-    let script = format!("import lance, pyarrow as pa\nfrom lance import blob_array, blob_field\n{script}");
+    let script =
+        format!("import lance, pyarrow as pa\nfrom lance import blob_array, blob_field\n{script}");
     let output = python().arg("-c").arg(&script).output().unwrap();
     assert!(output.status.success(), "{script}\n{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
@@ -46,13 +47,15 @@ impl Tables {
     /// The tables of the default set, made once for all tests; they are not to be changed.
     pub fn shared() -> &'static Self {
         static TABLES: OnceLock<Tables> = OnceLock::new();
-        TABLES.get_or_init(|| Self::make(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("tables"), &[]))
+        TABLES
+            .get_or_init(|| Self::make(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("tables"), &[]))
     }
 
     /// Makes tables in a folder.
     pub fn make(folder: &Path, arguments: &[&str]) -> Self {
         let generator = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tables/make_tables.py");
-        let output = python().arg(generator).arg("--out").arg(folder).args(arguments).output().unwrap();
+        let output =
+            python().arg(generator).arg("--out").arg(folder).args(arguments).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let manifest = std::fs::read(folder.join("manifest.json")).unwrap();
         Self { folder: folder.to_owned(), manifest: serde_json::from_slice(&manifest).unwrap() }
@@ -144,7 +147,8 @@ impl Mount {
 
     /// `.lancefs/status.json`.
     pub fn status(&self) -> Value {
-        serde_json::from_slice(&std::fs::read(self.path.join(".lancefs/status.json")).unwrap()).unwrap()
+        serde_json::from_slice(&std::fs::read(self.path.join(".lancefs/status.json")).unwrap())
+            .unwrap()
     }
 
     /// The daemon's process.
@@ -199,7 +203,8 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 /// The names in a directory, sorted, without `.` and `..`.
 pub fn names(path: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }

@@ -58,7 +58,8 @@ fn only_the_table_knows_lance_and_arrow_and_only_the_adapter_knows_fuser() {
                 continue;
             }
             let text = std::fs::read_to_string(entry.path()).unwrap();
-            let uses = text.lines().any(|line| line.trim_start().starts_with(&format!("use {library}")));
+            let uses =
+                text.lines().any(|line| line.trim_start().starts_with(&format!("use {library}")));
             assert!(!uses, "{} uses {library}", entry.path().display());
         }
     }

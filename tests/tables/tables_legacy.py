@@ -134,11 +134,18 @@ def legacy_upgraded(output, _):
 
 @builds('legacy_0_1')
 def legacy_0_1(output, _):
-    """The 0.1 format keeps no descriptors: the mark is there, the bytes are in the column, and an empty value is a null."""
+    """The 0.1 format keeps no descriptors: the mark is there, the bytes are in the column, and an empty value is a null.
+
+    Not even which values are null can be told without reading them, so every row lists the file, and it fails.
+    """
     record = Record(output.uri('legacy_0_1'), 'marked large_binary in a 0.1 file: a descriptor scan panics, a scan for bytes reads')
     values = payloads('legacy_0_1', [3, None, 70_000])
     rows = [{'id': i, 'name': f'n{i}', 'blob': value} for i, value in enumerate(values)]
-    record.version(output.create('legacy_0_1', FIELDS, rows, data_storage_version='0.1'), rows, kind='legacy')
+    ds = output.create('legacy_0_1', FIELDS, rows, data_storage_version='0.1')
+    record.version(ds, rows, kind='legacy')
+    for row in record.entry['versions'][str(ds.version)]['rows']:
+        row['files'] = {'blob.bin': {'error': 'EIO'}}
+        row['json']['blob'] = {'any': True}
     return {'legacy_0_1': record}
 
 
