@@ -83,6 +83,7 @@ impl Exit {
         match error.kind() {
             Kind::NotFound => Self::NotFound,
             Kind::Denied => Self::Denied,
+            Kind::Busy => Self::Busy,
             Kind::Payload
             | Kind::Table
             | Kind::Descriptor

@@ -30,6 +30,8 @@ pub enum Kind {
     Timeout,
     /// The caller's arguments make no sense.
     Invalid,
+    /// A mountpoint is in use.
+    Busy,
     /// A directory was needed.
     NotDirectory,
     /// A file was needed.

@@ -26,8 +26,8 @@ use ::lru::LruCache;
 use crate::error::{Error, Kind, Result};
 use crate::store::lru::Lru;
 use crate::table::{Snapshot, Table};
-use crate::tree::{Node, Slot};
-use crate::units::{ByteLen, Ino};
+use crate::tree::{LeafIndex, Node, Slot};
+use crate::units::{ByteLen, Ino, RowIndex};
 
 pub use handles::Handle;
 pub use open::{Content, Opened};
@@ -122,6 +122,11 @@ impl Fs {
         }
     }
 
+    /// The table that is shown.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
     /// How the tree looks.
     pub fn look(&self) -> &Look {
         &self.look
@@ -151,6 +156,7 @@ impl Fs {
             | Kind::Denied
             | Kind::Timeout
             | Kind::Invalid
+            | Kind::Busy
             | Kind::Internal => {}
         }
         self.counters.add(Counter::Failures, 1);
@@ -178,11 +184,16 @@ impl Fs {
 }
 
 /// Says in which version and row something failed.
-fn place(snapshot: &Snapshot, row: crate::units::RowIndex) -> String {
+fn place(snapshot: &Snapshot, row: RowIndex) -> String {
     match &snapshot.id.branch {
         Some(branch) => format!("branch {branch} version {} row {row}", snapshot.id.version),
         None => format!("version {} row {row}", snapshot.id.version),
     }
+}
+
+/// Says in which version, row and field something failed.
+fn place_of_value(snapshot: &Snapshot, row: RowIndex, leaf: LeafIndex) -> Result<String> {
+    Ok(format!("{}: field {}", place(snapshot, row), snapshot.leaf(leaf)?.display))
 }
 
 /// An operation for files on a directory.

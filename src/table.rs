@@ -15,6 +15,7 @@ pub mod external;
 mod fault;
 mod json;
 mod locate;
+mod pin;
 mod rows;
 mod scan;
 mod schema;
@@ -36,6 +37,7 @@ pub use catalog::{Catalog, Entry, TagTarget, Versions};
 pub use describe::{row_json, version_json};
 pub use external::Policy;
 pub use locate::{Located, redacted};
+pub use pin::Pin;
 pub use snapshot::{Row, Snapshot, Value};
 pub use source::Source;
 pub use values::Element;
@@ -155,11 +157,8 @@ impl Table {
     }
 
     async fn read_committed(&self, slot: Slot, entry: &Entry) -> SystemTime {
-        let (path, size) = (&entry.manifest, Some(entry.manifest_size));
-        let time = match lance_table::io::manifest::read_manifest(&self.source.store, path, size)
-            .await
-        {
-            Ok(manifest) => manifest.timestamp().into(),
+        let time = match self.source.committed(&entry.manifest, entry.manifest_size).await {
+            Ok(time) => time,
             Err(error) => {
                 tracing::warn!(version = %entry.id.version, %error, "cannot read the manifest, its file's time is shown");
                 entry.modified

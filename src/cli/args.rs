@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand};
 
 /// Mount a Lance table: every value of every row of every version is a file.
@@ -66,14 +67,17 @@ pub struct MountArgs {
     /// Existing directory to mount at
     pub mountpoint: PathBuf,
     /// Stay in the foreground, log to standard error, tell systemd when ready
-    #[arg(long, short, env = "LANCEFS_FOREGROUND")]
+    #[arg(long, short, env = "LANCEFS_FOREGROUND", value_parser = BoolishValueParser::new())]
     pub foreground: bool,
     /// Mount without staging
-    #[arg(long, env = "LANCEFS_READ_ONLY")]
+    #[arg(long, env = "LANCEFS_READ_ONLY", value_parser = BoolishValueParser::new())]
     pub read_only: bool,
     /// Show this version, tag or branch only, as it is now
     #[arg(long, value_name = "REF", env = "LANCEFS_AT")]
     pub at: Option<String>,
+    /// Tag the newest version (or that of --at) for the life of the mount, so that no cleanup removes it
+    #[arg(long, env = "LANCEFS_PIN", value_parser = BoolishValueParser::new())]
+    pub pin: bool,
     /// How long a list of versions, tags or branches is believed [default: 1s for a local table, else 5s]
     #[arg(long, value_name = "DURATION", env = "LANCEFS_REFRESH", value_parser = duration)]
     pub refresh: Option<Duration>,
@@ -84,7 +88,7 @@ pub struct MountArgs {
     #[command(flatten)]
     pub policy: PolicyArgs,
     /// Let other users look into the mount
-    #[arg(long, env = "LANCEFS_ALLOW_OTHER")]
+    #[arg(long, env = "LANCEFS_ALLOW_OTHER", value_parser = BoolishValueParser::new())]
     pub allow_other: bool,
     /// Owner of all files [default: who mounts]
     #[arg(long, value_name = "UID", env = "LANCEFS_UID")]
@@ -113,9 +117,6 @@ pub struct MountArgs {
     /// What is passed to the object store
     #[command(flatten)]
     pub storage: StorageArgs,
-    /// This process is the daemon: report on standard output, then let go of it
-    #[arg(long, hide = true)]
-    pub daemon: bool,
 }
 
 /// `lancefs unmount`.

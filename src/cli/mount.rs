@@ -1,6 +1,6 @@
 //! `lancefs mount`: starts the daemon and waits until it is ready, or is the daemon.
 //!
-//! The daemon is this program again, with `--daemon`: a process that has threads cannot fork. It
+//! The daemon is this program again, told so by a variable ([`DAEMON`]): a process that has threads cannot fork. It
 //! reports on its standard output, which is a pipe to us: the line `ready`, or why not.
 
 use std::io::Read as _;
@@ -16,11 +16,19 @@ use crate::telemetry;
 /// What a daemon says when its mount is usable.
 pub const READY: &str = "ready";
 
+/// Tells the program that it is the daemon; not one of the options that start with `LANCEFS_`.
+const DAEMON: &str = "_LANCEFS_DAEMON";
+
+/// Whether this process was started as the daemon.
+pub fn is_daemon() -> bool {
+    std::env::var_os(DAEMON).is_some()
+}
+
 /// Runs the command. `log` is the filter of the log.
 pub fn run(args: &MountArgs, log: Option<&str>) -> Result<Exit> {
     telemetry::start(log);
     let mountpoint = resolved(&args.mountpoint)?;
-    if args.foreground || args.daemon {
+    if args.foreground || is_daemon() {
         return serve::run(args, &mountpoint);
     }
     // Said here too, so that what is plainly wrong is said without starting anything.
@@ -40,12 +48,12 @@ fn start_daemon(args: &MountArgs, mountpoint: &Path) -> Result<(Option<i32>, Str
         std::env::current_exe().context(Kind::Internal, || "find this program".to_owned())?;
     let log = daemon_log(args, mountpoint)?;
     let mut daemon = Command::new(program);
-    // After the arguments as they were given, so that all layers of options mean the same there; but
-    // a `--` among them ends the flags, so it goes right behind the command's name.
-    let mut arguments: Vec<_> = std::env::args_os().skip(1).collect();
-    let command = arguments.iter().position(|argument| argument == "mount").unwrap_or(0);
-    arguments.insert(command + 1, "--daemon".into());
-    daemon.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    daemon
+        .args(std::env::args_os().skip(1))
+        .env(DAEMON, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log);
     let mut daemon = daemon.spawn().context(Kind::Internal, || "start the daemon".to_owned())?;
     let mut report = String::new();
     if let Some(mut pipe) = daemon.stdout.take() {

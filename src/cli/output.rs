@@ -24,7 +24,7 @@ pub fn remark(line: impl std::fmt::Display) {
 
 /// Prints the manual page: the program's own and one for each command.
 pub fn manual() -> Result<Exit> {
-    let mut command = Arguments::command();
+    let mut command = Arguments::command().disable_help_subcommand(true);
     command.build();
     let mut text = Vec::new();
     let render = |command: &clap::Command, text: &mut Vec<u8>| {

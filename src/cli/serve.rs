@@ -21,7 +21,7 @@ use super::{Exit, mount as command, output};
 use crate::config;
 use crate::error::{Error, IoContext as _, Kind, Result};
 use crate::fs::{Fs, Look};
-use crate::fuse::mount::{self, Access, How, Mounting};
+use crate::fuse::mount::{self, Access, How, Modes, Mounting};
 use crate::fuse::{Adapter, Answering};
 use crate::table::{self, Policy, Table, redacted};
 
@@ -30,7 +30,7 @@ const REFRESH_REMOTE: Duration = Duration::from_secs(5);
 
 /// Serves until it is told to end or unmounted. As a daemon, reports on standard output.
 pub fn run(args: &MountArgs, mountpoint: &Path) -> Result<Exit> {
-    if !args.daemon {
+    if !command::is_daemon() {
         return serve(args, mountpoint, Life::Foreground);
     }
     rustix::process::setsid()
@@ -61,13 +61,26 @@ fn serve(args: &MountArgs, mountpoint: &Path, life: Life) -> Result<Exit> {
         mountpoint: mountpoint.to_owned(),
         source: redacted(&table.source.uri),
         access: if args.allow_other { Access::Everybody } else { Access::Owner },
+        modes: modes(args),
         threads: args.threads.into(),
     };
     let look = look(args, &table);
+    let place = format!(
+        "{}:{}",
+        rustix::system::uname().nodename().to_string_lossy(),
+        mountpoint.display()
+    );
+    let pin = if args.pin { Some(runtime.block_on(table.pin(&place))?) } else { None };
     let fs = Arc::new(Fs::new(table, look));
-    let answering = Answering { fs, runtime: runtime.handle().clone(), timeout: args.timeout };
-    let session = mounting.mount(Adapter::new(answering))?;
-    let served = runtime.block_on(attend(session, mountpoint, life));
+    let answering =
+        Answering { fs: fs.clone(), runtime: runtime.handle().clone(), timeout: args.timeout };
+    let mounted = mounting.mount(Adapter::new(answering));
+    let served = mounted.and_then(|session| runtime.block_on(attend(session, mountpoint, life)));
+    if let Some(pin) = pin
+        && let Err(error) = runtime.block_on(fs.table().unpin(&pin))
+    {
+        tracing::warn!(%error, "the pin stays; remove its tag");
+    }
     // Tasks that still wait for a store must not keep the process.
     runtime.shutdown_background();
     served
@@ -125,6 +138,10 @@ async fn ready(mountpoint: &Path, life: Life) -> Result<()> {
         output::say(command::READY);
         // The pipe is closed by putting something else in its place: who started us sees its end.
         let null = mount::null()?;
+        // Nor is a folder held that somebody may want to unmount.
+        rustix::process::chdir("/")
+            .map_err(std::io::Error::from)
+            .context(Kind::Internal, || "leave the working directory".to_owned())?;
         rustix::stdio::dup2_stdout(&null)
             .map_err(std::io::Error::from)
             .context(Kind::Internal, || "let go of the pipe".to_owned())?;
@@ -165,6 +182,11 @@ pub fn storage(args: &StorageArgs) -> Result<HashMap<String, String>> {
     }
     options.extend(args.storage_option.iter().cloned());
     Ok(options)
+}
+
+fn modes(args: &MountArgs) -> Modes {
+    let open = args.file_mode & 0o444 == 0o444 && args.dir_mode & 0o555 == 0o555;
+    if open { Modes::Open } else { Modes::Restricting }
 }
 
 fn look(args: &MountArgs, table: &Table) -> Look {

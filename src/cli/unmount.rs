@@ -44,10 +44,12 @@ fn busy(mountpoint: &Path, error: Error) -> Result<Exit> {
     Ok(Exit::Busy)
 }
 
+/// Waits until a process has ended. One that its parent has not reaped yet is listed, but runs
+/// nothing any more: it has no program.
 fn wait_for(pid: u64) {
-    let process = Path::new("/proc").join(pid.to_string());
+    let program = Path::new("/proc").join(pid.to_string()).join("exe");
     let deadline = Instant::now() + DAEMON_ENDS;
-    while process.exists() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(5));
+    while std::fs::read_link(&program).is_ok() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(2));
     }
 }

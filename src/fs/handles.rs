@@ -17,10 +17,21 @@ const STATELESS: Handle = Handle(0);
 /// What an open file reads from.
 #[derive(Clone)]
 pub enum OpenFile {
-    /// An interval of an object that is held open.
-    Value(Arc<dyn RangeRead>, Interval),
+    /// A value.
+    Value(OpenValue),
     /// A text that was made when the file was opened.
     Text(Arc<[u8]>),
+}
+
+/// A value that is open: an interval of an object that is held open.
+#[derive(Clone)]
+pub struct OpenValue {
+    /// The object.
+    pub object: Arc<dyn RangeRead>,
+    /// The part of it that is the value.
+    pub interval: Interval,
+    /// Which value it is, for messages.
+    pub place: Arc<str>,
 }
 
 #[derive(Clone)]

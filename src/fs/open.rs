@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::handles::OpenFile;
-use super::{Counter, Fs, Handle, is_directory, place};
+use super::handles::{OpenFile, OpenValue};
+use super::{Counter, Fs, Handle, is_directory, place, place_of_value};
 use crate::error::{Error, Kind, Result};
 use crate::store::{self, Interval, Place};
+use crate::table::descriptor::BlobKind;
 use crate::table::{self, Value};
 use crate::tree::Node;
 use crate::units::{self, BlobOffset, ByteLen, Ino};
@@ -26,6 +27,8 @@ pub struct Opened {
 pub enum Content {
     /// Never: pages may be kept across opens.
     Immutable,
+    /// Not by Lance, but by whoever owns an External object: pages are kept while it is open.
+    Foreign,
     /// A new text at each open.
     Volatile,
 }
@@ -41,8 +44,10 @@ impl Fs {
             Node::Value(slot, row, leaf, ordinal) => {
                 let snapshot = self.snapshot(*slot).await?;
                 let (_, value) = self.value(&snapshot, *row, *leaf, *ordinal).await?;
-                let opened = open_value(&value).await.map_err(|e| e.at(place(&snapshot, *row)))?;
-                (opened, Content::Immutable)
+                let place = place_of_value(&snapshot, *row, *leaf)?;
+                let opened = open_value(&value, place.clone()).await.map_err(|e| e.at(place))?;
+                let foreign = value.located.kind == BlobKind::External;
+                (opened, if foreign { Content::Foreign } else { Content::Immutable })
             }
             Node::VersionJson(_) | Node::RowJson(..) => {
                 (OpenFile::Text(self.text(&node).await?), Content::Immutable)
@@ -74,16 +79,17 @@ impl Fs {
     /// store gives.
     pub async fn read(&self, handle: Handle, offset: BlobOffset, len: ByteLen) -> Result<Bytes> {
         let bytes = match self.handles.file(handle)? {
-            OpenFile::Value(object, value) => {
-                let len = value.len.clamp(offset, len);
+            OpenFile::Value(value) => {
+                let len = value.interval.len.clamp(offset, len);
                 if len.get() == 0 {
                     return Ok(Bytes::new());
                 }
-                let start = value.offset.plus(offset);
+                let start = value.interval.offset.plus(offset);
                 let start = start.ok_or_else(|| {
                     Error::new(Kind::Invalid, format!("offset {offset} overflows"))
                 })?;
-                object.read(Interval { offset: start, len }).await?
+                let read = value.object.read(Interval { offset: start, len }).await;
+                read.map_err(|e| e.at(&value.place))?
             }
             OpenFile::Text(text) => {
                 let start = units::usize_of(offset.get()).min(text.len());
@@ -124,21 +130,22 @@ impl Fs {
 
 /// Opens the object of a value. A local object that is too short for the value is found out here,
 /// before a byte of it has been given to anybody; an empty value needs no object.
-async fn open_value(value: &Value) -> Result<OpenFile> {
-    if value.interval.len.get() == 0 {
+async fn open_value(value: &Value, place: String) -> Result<OpenFile> {
+    let interval = value.interval;
+    if interval.len.get() == 0 {
         return Ok(OpenFile::Text(Arc::default()));
     }
     let object = store::open(&value.located.object)?;
     if matches!(value.located.object.place, Place::Local(_)) {
         let length = object.len().await?;
-        let end = value.interval.offset.end(value.interval.len);
+        let end = interval.offset.end(interval.len);
         if end.is_none_or(|end| end.get() > length.get()) {
             let text = format!(
                 "{} is truncated: {length} bytes, and the value is {} bytes at {}",
-                value.located.object.uri, value.interval.len, value.interval.offset
+                value.located.object.uri, interval.len, interval.offset
             );
             return Err(Error::new(Kind::Payload, text));
         }
     }
-    Ok(OpenFile::Value(object, value.interval))
+    Ok(OpenFile::Value(OpenValue { object, interval, place: place.into() }))
 }

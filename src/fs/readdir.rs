@@ -12,7 +12,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::{FileKind, Fs, Handle, not_directory};
+use super::{FileKind, Fs, Handle, not_directory, place};
 use crate::error::{Error, Kind, Result};
 use crate::name;
 use crate::table::Versions;
@@ -60,6 +60,18 @@ impl Fs {
     /// Whether what a directory lists can never change.
     pub fn is_immutable(&self, ino: Ino) -> bool {
         matches!(self.node(ino), Ok(Node::Version(_) | Node::Row(..)))
+    }
+
+    /// Whether a number is that of a file, which nobody may run.
+    pub fn is_plain_file(&self, ino: Ino) -> bool {
+        matches!(
+            self.node(ino),
+            Ok(Node::Value(..)
+                | Node::RowJson(..)
+                | Node::VersionJson(_)
+                | Node::Status
+                | Node::Metrics)
+        )
     }
 
     /// Lists from a cookie on, until the sink is full.
@@ -215,7 +227,8 @@ impl Fs {
         if snapshot.leaves.leaves.is_empty() {
             return self.row_exists(&snapshot, index);
         }
-        let row = match snapshot.row(index).await {
+        let located = |error: Error| error.at(place(&snapshot, index));
+        let row = match snapshot.row(index).await.map_err(located) {
             Ok(row) => row,
             Err(error) => {
                 // A fragment that cannot be read: its rows stay, with the names that are certain.
@@ -230,7 +243,7 @@ impl Fs {
             } else {
                 0
             };
-            let values = match row.values(leaf, Ordinal::new(first)) {
+            let values = match row.values(leaf, Ordinal::new(first)).map_err(located) {
                 Ok(values) => values,
                 Err(error) => {
                     if first == 0

@@ -1,6 +1,6 @@
 //! Extended attributes: what a value is and where its bytes are.
 
-use super::Fs;
+use super::{Fs, place_of_value};
 use crate::error::{Error, Kind, Result};
 use crate::store::{self, Interval};
 use crate::table::{Row, Value};
@@ -50,7 +50,8 @@ impl Fs {
         let (page, value) = self.value(&snapshot, row, leaf, ordinal).await?;
         let field_id = snapshot.leaf(leaf)?.field_id;
         if name == MIME_TYPE {
-            return sniff(&value).await;
+            let place = place_of_value(&snapshot, row, leaf)?;
+            return sniff(&value).await.map_err(|e| e.at(place));
         }
         Ok(describe(&page, &value, field_id)
             .into_iter()

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{
-    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr, Request as KernelRequest,
+    AccessFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
+    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr, Request as KernelRequest,
 };
 
 use super::answering::{Answering, Request};
@@ -94,6 +94,15 @@ impl Filesystem for Adapter {
                 Err(error) => reply.error(errno(error.kind())),
             },
         );
+    }
+
+    fn access(&self, _request: &KernelRequest, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        // Asked only where the modes keep nobody out of reading (`mount::Modes`).
+        let wants_to_run = mask.contains(AccessFlags::X_OK);
+        if wants_to_run && self.answering.fs.is_plain_file(Ino::new(ino.0)) {
+            return reply.error(Errno::EACCES);
+        }
+        reply.ok();
     }
 
     fn readlink(&self, _request: &KernelRequest, ino: INodeNo, reply: ReplyData) {
@@ -281,6 +290,7 @@ fn sized(reply: ReplyXattr, size: u32, value: &[u8]) {
 fn open_flags(content: Content) -> FopenFlags {
     match content {
         Content::Immutable => FopenFlags::FOPEN_KEEP_CACHE,
+        Content::Foreign => FopenFlags::empty(),
         // Its size is another at each look, so the kernel must not go by the one it knows.
         Content::Volatile => FopenFlags::FOPEN_DIRECT_IO,
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use tokio::runtime::Handle;
 use tracing::Instrument as _;
 
@@ -34,8 +35,7 @@ pub struct Request {
 
 impl Answering {
     /// Polls an operation once on this thread and answers if it is ready; else moves it to the
-    /// runtime, where it has until the deadline. `answer` is called exactly once, unless the
-    /// operation panics on the runtime: then it is dropped, and the reply in it answers EIO.
+    /// runtime, where it has until the deadline. `answer` is called exactly once.
     pub fn run<T, F, A>(&self, request: Request, operation: F, answer: A)
     where
         T: Send + 'static,
@@ -55,8 +55,12 @@ impl Answering {
                 let this = self.clone();
                 let span = tracing::debug_span!("request", request.operation, ino = %request.ino);
                 let waits = async move {
-                    let result = tokio::time::timeout(this.timeout, operation).await;
-                    let result = result.unwrap_or_else(|_| Err(late(request, this.timeout)));
+                    let caught = AssertUnwindSafe(operation).catch_unwind();
+                    let result = match tokio::time::timeout(this.timeout, caught).await {
+                        Ok(Ok(result)) => result,
+                        Ok(Err(_)) => Err(panicked(request)),
+                        Err(_) => Err(late(request, this.timeout)),
+                    };
                     answer(this.noted(request, result));
                 };
                 self.runtime.spawn(waits.instrument(span));

@@ -14,6 +14,7 @@ pub fn errno(kind: Kind) -> Errno {
         Kind::Denied => Errno::EACCES,
         Kind::Timeout => Errno::ETIMEDOUT,
         Kind::Invalid => Errno::EINVAL,
+        Kind::Busy => Errno::EBUSY,
         Kind::NotDirectory => Errno::ENOTDIR,
         Kind::IsDirectory => Errno::EISDIR,
         Kind::NoAttribute => Errno::ENODATA,

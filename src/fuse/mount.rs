@@ -34,6 +34,18 @@ pub enum Access {
     Everybody,
 }
 
+/// Whether the modes of files and directories keep anybody out.
+///
+/// The kernel checks modes only where they do: to check them it asks for attributes whose time has
+/// run out, and then nobody could read `user.lancefs.error` of a value that has none to give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Modes {
+    /// Everybody who gets in may read everything.
+    Open,
+    /// Somebody may not.
+    Restricting,
+}
+
 /// How to mount.
 #[derive(Clone, Debug)]
 pub struct Mounting {
@@ -43,6 +55,8 @@ pub struct Mounting {
     pub source: String,
     /// For whom.
     pub access: Access,
+    /// Whether the kernel checks modes.
+    pub modes: Modes,
     /// How many threads read requests of the kernel.
     pub threads: usize,
 }
@@ -75,10 +89,10 @@ impl Mounting {
     fn mount_as_root(&self) -> Result<OwnedFd> {
         let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(|e| self.failed(e.into()))?;
-        let mut data = format!(
-            "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions",
-            device.as_raw_fd()
-        );
+        let mut data = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+        if self.modes == Modes::Restricting {
+            data.push_str(",default_permissions");
+        }
         if self.access == Access::Everybody {
             data.push_str(",allow_other");
         }
@@ -106,8 +120,10 @@ impl Mounting {
             MountOption::NoDev,
             MountOption::NoExec,
             MountOption::RO,
-            MountOption::DefaultPermissions,
         ];
+        if self.modes == Modes::Restricting {
+            config.mount_options.push(MountOption::DefaultPermissions);
+        }
         config.acl = self.acl();
         config.n_threads = Some(self.threads);
         config.clone_fd = true;
@@ -231,23 +247,19 @@ fn unescape_octal(text: &[u8]) -> Vec<u8> {
 /// something else that is broken is mounted there.
 pub fn recover(mountpoint: &Path) -> Result<()> {
     let shown = mountpoint.display();
-    let ours = mounts()?.iter().any(|mount| mount.mountpoint == mountpoint);
-    match std::fs::metadata(mountpoint) {
-        Ok(meta) if !meta.is_dir() => {
-            Err(Error::new(Kind::Invalid, format!("{shown} is not a directory")))
-        }
-        Ok(_) if ours => {
+    while mounts()?.iter().any(|mount| mount.mountpoint == mountpoint) {
+        // Asks the daemon; attributes would come from the kernel's memory for a while.
+        if rustix::fs::statfs(mountpoint).err() != Some(rustix::io::Errno::NOTCONN) {
             let text =
                 format!("lancefs is mounted at {shown} already; lancefs unmount {shown} first");
-            Err(Error::new(Kind::Invalid, text))
+            return Err(Error::new(Kind::Busy, text));
         }
-        Ok(_) => Ok(()),
-        Err(error)
-            if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) && ours =>
-        {
-            tracing::info!(%shown, "taking away the mount of a daemon that has died");
-            unmount(mountpoint, How::Lazily)
-        }
+        tracing::info!(%shown, "taking away the mount of a daemon that has died");
+        unmount(mountpoint, How::Lazily)?;
+    }
+    match std::fs::metadata(mountpoint) {
+        Ok(meta) if meta.is_dir() => Ok(()),
+        Ok(_) => Err(Error::new(Kind::Invalid, format!("{shown} is not a directory"))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let text = format!("the mountpoint {shown} does not exist; mkdir -p {shown} first");
             Err(Error::new(Kind::Invalid, text))

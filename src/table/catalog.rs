@@ -14,7 +14,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use futures::TryStreamExt as _;
 use lance::dataset::refs::{TagContents, base_branches_contents_path, base_tags_path, tag_path};
 use lance_table::io::commit::ManifestNamingScheme;
 use object_store::ObjectMeta;
@@ -200,9 +199,9 @@ impl Catalog {
 
     async fn list_versions(&self, branch: Option<Arc<str>>) -> Result<Versions> {
         let place = self.source.branch(branch.as_deref())?;
-        let found: Result<Vec<ObjectMeta>, _> =
-            self.source.store.list(Some(place.path.join("_versions"))).try_collect().await;
-        let found = found.or_else(|e| match fault::kind(&e) {
+        let directory = place.path.join("_versions");
+        let found = self.source.store.list_with_delimiter(Some(&directory)).await;
+        let found = found.map(|listed| listed.objects).or_else(|e| match fault::kind(&e) {
             Kind::Payload | Kind::NotFound => Ok(Vec::new()),
             _ => Err(fault::of(format!("list the versions of {}", place.uri), e)),
         })?;

@@ -48,7 +48,7 @@ fn decides(cause: &(dyn StdError + 'static)) -> Option<Kind> {
     match cause.downcast_ref::<std::io::Error>()?.kind() {
         std::io::ErrorKind::PermissionDenied => Some(Kind::Denied),
         std::io::ErrorKind::TimedOut => Some(Kind::Timeout),
-        std::io::ErrorKind::NotFound => Some(Kind::Payload),
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => Some(Kind::Payload),
         _ => None,
     }
 }

@@ -94,7 +94,10 @@ fn merged(dataset: &Dataset, columns: &[Schema]) -> Schema {
 
 async fn batch(dataset: &Arc<Dataset>, projection: &Schema, run: Run) -> Result<RecordBatch> {
     let names: Vec<_> = projection.fields.iter().map(|field| field.name.as_str()).collect();
-    let what = format!("scan {names:?} of {run:?} of version {}", dataset.manifest.version);
+    let version = dataset.manifest.version;
+    let fragment = dataset.manifest.fragments.get(run.fragment);
+    let files: Vec<_> = fragment.iter().flat_map(|f| &f.files).map(|file| &file.path).collect();
+    let what = format!("scan {names:?} of {run:?} of version {version} in {files:?}");
     let (dataset, projection) = (dataset.clone(), projection.clone());
     let task = tokio::spawn(async move { scan_one(&dataset, &projection, run).await });
     let scanned = task

@@ -5,12 +5,14 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use lance::Dataset;
 use lance::dataset::builder::DatasetBuilder;
 use lance::session::Session;
 use lance_io::object_store::{ObjectStore, ObjectStoreParams, StorageOptionsAccessor};
 use lance_table::io::commit::{CommitHandler, commit_handler_from_url};
+use lance_table::io::manifest::read_manifest;
 use object_store::path::Path;
 
 use super::fault;
@@ -101,7 +103,11 @@ impl Source {
             Some(self.params.clone()),
             None,
         );
-        let dataset = opened.await.map_err(|e| match fault::kind(&e) {
+        // A task of its own: the crate panics on some damaged manifests (lance 14.0.2,
+        // `L:dataset.rs:800`).
+        let opened = tokio::spawn(opened).await;
+        let opened = opened.map_err(|e| Error::caused(Kind::Table, what(), e))?;
+        let dataset = opened.map_err(|e| match fault::kind(&e) {
             Kind::NotFound | Kind::Payload => Error::caused(Kind::Stale, what(), e),
             _ => fault::of(what(), e),
         })?;
@@ -109,6 +115,18 @@ impl Source {
             return Err(Error::new(Kind::Stale, format!("{}: it is gone", what())));
         }
         Ok(dataset)
+    }
+
+    /// When a version was committed, from its manifest alone.
+    ///
+    /// # Errors
+    /// [`Kind::Table`] where the manifest cannot be read.
+    pub async fn committed(&self, manifest: &Path, size: u64) -> Result<SystemTime> {
+        let what = || format!("read the manifest {manifest}");
+        let (store, path) = (self.store.clone(), manifest.clone());
+        let read = tokio::spawn(async move { read_manifest(&store, &path, Some(size)).await });
+        let read = read.await.map_err(|e| Error::caused(Kind::Table, what(), e))?;
+        Ok(read.map_err(|e| fault::of(what(), e))?.timestamp().into())
     }
 
     /// Forgets what the crate cached, because a manifest was replaced: the crate keys some of its

@@ -97,7 +97,7 @@ enum Named {
 struct Tables {
     slot_of: HashMap<Page, u32>,
     page_in: HashMap<u32, Page>,
-    layouts: HashMap<SnapshotId, Layout>,
+    layouts: HashMap<u32, Layout>,
     number_of: HashMap<Named, u64>,
     named_by: HashMap<u64, Named>,
 }
@@ -121,8 +121,9 @@ impl Numbers {
 
     /// Records how a snapshot's numbers are divided; must precede numbers for its rows.
     pub fn set_layout(&self, snapshot: &SnapshotId, layout: Layout) {
+        let slot = self.slot(snapshot);
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
-        tables.layouts.insert(snapshot.clone(), layout);
+        tables.layouts.insert(slot.0, layout);
     }
 
     /// The number of a node.
@@ -164,11 +165,11 @@ impl Numbers {
         }
         let found = self.read(|t| {
             let page = t.page_in.get(&slot)?;
-            Some((
-                t.slot_of.get(&page_zero(page)).copied()?,
-                page.number,
-                t.layouts.get(&page.snapshot).copied(),
-            ))
+            let first = match page.number {
+                0 => slot,
+                _ => *t.slot_of.get(&page_zero(page))?,
+            };
+            Some((first, page.number, t.layouts.get(&first).copied()))
         });
         let (first, page, layout) = found.ok_or_else(|| unknown(ino))?;
         let slot = Slot(first);
@@ -202,10 +203,7 @@ impl Numbers {
     }
 
     fn item(&self, slot: Slot, row: RowIndex, item: impl FnOnce(&Layout) -> u64) -> Result<Ino> {
-        let known = self.read(|t| {
-            let page = t.page_in.get(&slot.0)?;
-            t.layouts.get(&page.snapshot).copied()
-        });
+        let known = self.read(|t| t.layouts.get(&slot.0).copied());
         let layout = known.ok_or_else(|| {
             Error::new(Kind::Internal, format!("slot {} has no inode layout", slot.0))
         })?;

@@ -1,9 +1,10 @@
 //! Tables and mounts for tests. A mount is taken away when it is dropped, also by a failing test.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -47,8 +48,11 @@ impl Tables {
     /// The tables of the default set, made once for all tests; they are not to be changed.
     pub fn shared() -> &'static Self {
         static TABLES: OnceLock<Tables> = OnceLock::new();
-        TABLES
-            .get_or_init(|| Self::make(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("tables"), &[]))
+        TABLES.get_or_init(|| {
+            remove_abandoned_tables();
+            let name = format!("{SHARED}{}", std::process::id());
+            Self::make(&std::env::temp_dir().join(name), &[])
+        })
     }
 
     /// Makes tables in a folder.
@@ -83,6 +87,20 @@ impl Tables {
         let copy = to.join(format!("{name}.lance"));
         copy_folder(&self.path(name), &copy);
         copy
+    }
+}
+
+/// The tables of all tests of one process; nothing runs when a process of tests ends, so the next
+/// one takes them away.
+const SHARED: &str = "lancefs-test-tables-";
+
+fn remove_abandoned_tables() {
+    for entry in std::fs::read_dir(std::env::temp_dir()).unwrap().flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix(SHARED));
+        if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
     }
 }
 
@@ -209,6 +227,56 @@ pub fn names(path: &Path) -> Vec<String> {
     names
 }
 
+/// What a path is and holds, as programs see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Its inode number.
+    pub ino: u64,
+    /// `st_mode`: what it is, and its permissions.
+    pub mode: u32,
+    /// `st_size` in bytes.
+    pub size: u64,
+    /// Modification time: seconds, and nanoseconds within the second.
+    pub mtime: (i64, i64),
+    /// The SHA-256 of a file's bytes; where a symlink points; nothing for a directory.
+    pub content: String,
+}
+
+/// Everything beneath a directory by relative path, without `.lancefs`, which tells about the mount.
+pub fn tree(root: &Path) -> BTreeMap<PathBuf, Seen> {
+    use std::os::unix::fs::MetadataExt as _;
+    let entries = walkdir::WalkDir::new(root).min_depth(1).into_iter();
+    let seen = entries.filter_entry(|entry| entry.file_name() != ".lancefs").map(|entry| {
+        let path = entry.unwrap().into_path();
+        let meta = std::fs::symlink_metadata(&path).unwrap();
+        let content = if meta.is_dir() {
+            String::new()
+        } else if meta.is_symlink() {
+            std::fs::read_link(&path).unwrap().to_str().unwrap().to_owned()
+        } else {
+            sha256(&std::fs::read(&path).unwrap())
+        };
+        let mtime = (meta.mtime(), meta.mtime_nsec());
+        let seen = Seen { ino: meta.ino(), mode: meta.mode(), size: meta.len(), mtime, content };
+        (path.strip_prefix(root).unwrap().to_owned(), seen)
+    });
+    seen.collect()
+}
+
+/// Writes rows of an `id` and a blob column `blob`; `values` is a Python list of bytes, None and
+/// `Blob.from_uri(…)`, `mode` and `options` are what `write_dataset` takes.
+pub fn write_blobs(table: &Path, mode: &str, values: &str, options: &str) {
+    run_python(&format!(
+        "from lance import Blob
+values = {values}
+schema = pa.schema([pa.field('id', pa.int64()), blob_field('blob')])
+rows = pa.table([pa.array(range(len(values)), pa.int64()), blob_array(values)], schema=schema)
+options = {{'data_storage_version': '2.2'}} | dict({options})
+lance.write_dataset(rows, '{}', mode='{mode}', **options)",
+        table.display()
+    ));
+}
+
 /// The errno of a failed operation.
 pub fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
     result.unwrap_err().raw_os_error().unwrap()
@@ -227,8 +295,97 @@ pub fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Only one test at a time does what this guards: measuring what the whole machine does.
-pub fn alone() -> impl Drop {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// A place to mount at. Whatever is mounted there is taken away when it is dropped.
+pub struct Place {
+    /// A folder for the test's other files, which other users may enter.
+    pub folder: TempDir,
+    /// The mountpoint, an empty directory.
+    pub path: PathBuf,
+}
+
+impl Place {
+    /// Makes one.
+    pub fn new() -> Self {
+        let folder = folder();
+        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(folder.path(), everybody).unwrap();
+        let path = folder.path().join("mnt");
+        std::fs::create_dir(&path).unwrap();
+        Self { path, folder }
+    }
+
+    /// `lancefs mount` of a table here, not run yet.
+    pub fn command(&self, table: impl AsRef<OsStr>) -> Command {
+        let mut command = lancefs(["mount".as_ref(), table.as_ref(), self.path.as_os_str()]);
+        command.env("LANCEFS_LOG_FILE", self.log_path());
+        command
+    }
+
+    /// Where the daemon logs to.
+    pub fn log_path(&self) -> PathBuf {
+        self.folder.path().join("log")
+    }
+
+    /// The lines of the kernel's list of mounts that are about this place.
+    pub fn mounts(&self) -> Vec<String> {
+        let list = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let here = |line: &&str| line.split(' ').nth(4) == self.path.to_str();
+        list.lines().filter(here).map(ToOwned::to_owned).collect()
+    }
+
+    /// The daemon's process.
+    pub fn pid(&self) -> i32 {
+        let text = std::fs::read(self.path.join(".lancefs/status.json")).unwrap();
+        let status: Value = serde_json::from_slice(&text).unwrap();
+        status["pid"].as_i64().unwrap().try_into().unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = lancefs(["unmount".as_ref(), self.path.as_os_str(), "--lazy".as_ref()]).output();
+    }
+}
+
+/// A process that is killed when it is dropped.
+pub struct Running(pub std::process::Child);
+
+impl Running {
+    /// Starts one.
+    pub fn start(command: &mut Command) -> Self {
+        Self(command.spawn().unwrap())
+    }
+
+    /// Waits until it has ended, and gives its exit code; `None` if a signal ended it.
+    pub fn ended(&mut self, what: &str) -> Option<i32> {
+        let mut status = None;
+        eventually(what, || {
+            status = self.0.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap().code()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        kill(self.0.id().try_into().unwrap(), signal);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Sends a signal to a process.
+pub fn kill(pid: i32, signal: rustix::process::Signal) {
+    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+/// Whether a process is there and not a zombie.
+pub fn is_alive(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.is_ok_and(|stat| !stat.rsplit(") ").next().unwrap().starts_with('Z'))
 }

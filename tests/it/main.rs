@@ -5,6 +5,7 @@
 
 mod bad_input;
 mod cells;
+mod checklist;
 mod cli;
 mod harness;
 mod layers;
