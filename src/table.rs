@@ -21,6 +21,7 @@ mod scan;
 mod schema;
 mod snapshot;
 mod source;
+mod uri;
 mod values;
 
 use std::collections::HashMap;
@@ -36,10 +37,11 @@ use crate::units::{self, Version};
 pub use catalog::{Catalog, Entry, TagTarget, Versions};
 pub use describe::{row_json, version_json};
 pub use external::Policy;
-pub use locate::{Located, redacted};
+pub use locate::Located;
 pub use pin::Pin;
 pub use snapshot::{Row, Snapshot, Value};
 pub use source::Source;
+pub use uri::redacted;
 pub use values::Element;
 
 use locate::Locator;
@@ -95,7 +97,7 @@ impl Table {
         let latest = catalog.latest(None).await;
         latest.map_err(|e| match e.kind() {
             Kind::NotFound => {
-                Error::new(Kind::NotFound, format!("there is no Lance table at {}", source.uri))
+                Error::new(Kind::NotFound, format!("there is no Lance table at {}", source.shown))
             }
             _ => e,
         })?;

@@ -59,7 +59,7 @@ fn serve(args: &MountArgs, mountpoint: &Path, life: Life) -> Result<Exit> {
     let table = runtime.block_on(open_table(args))?;
     let mounting = Mounting {
         mountpoint: mountpoint.to_owned(),
-        source: redacted(&table.source.uri),
+        source: table.source.shown.clone(),
         access: if args.allow_other { Access::Everybody } else { Access::Owner },
         modes: modes(args),
         threads: args.threads.into(),

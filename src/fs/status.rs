@@ -78,16 +78,17 @@ impl Fs {
     fn status(&self) -> String {
         let ((snapshots, _), (pages, page_bytes)) = self.table.sizes();
         let versions = self.table.catalog.known_versions();
+        let allowed: Vec<_> = self.table.policy.texts().iter().map(|text| redacted(text)).collect();
         let started: chrono::DateTime<chrono::Utc> = self.started.into();
         let status = json!({
-            "table": redacted(&self.table.source.uri),
+            "table": self.table.source.shown,
             "lancefs": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
             "mounted_at": started.to_rfc3339_opts(chrono::SecondsFormat::Secs, true),
             "refresh_seconds": self.look.refresh.as_secs_f64(),
             "versions": versions.len(),
             "latest": versions.last(),
-            "allow_external": self.table.policy.texts(),
+            "allow_external": allowed,
             "staging": { "enabled": false, "reason": "this mount is read-only" },
             "cache": { "open_snapshots": snapshots, "pages": pages, "page_bytes": page_bytes },
             "open_files": self.handles.count(),

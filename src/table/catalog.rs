@@ -21,6 +21,7 @@ use object_store::path::Path;
 
 use super::fault;
 use super::source::Source;
+use super::uri::redacted;
 use crate::error::{Error, Kind, Result};
 use crate::tree::SnapshotId;
 use crate::units::Version;
@@ -133,7 +134,7 @@ impl Catalog {
         let versions = self.versions(branch).await?;
         let newest = versions.last_key_value().map(|(_, entry)| entry.clone());
         newest.ok_or_else(|| {
-            Error::new(Kind::NotFound, format!("{} has no versions", self.source.uri))
+            Error::new(Kind::NotFound, format!("{} has no versions", self.source.shown))
         })
     }
 
@@ -147,7 +148,7 @@ impl Catalog {
             let branch = branch.map_or("main", |b| b);
             Error::new(
                 Kind::NotFound,
-                format!("no version {version} on {branch} of {}", self.source.uri),
+                format!("no version {version} on {branch} of {}", self.source.shown),
             )
         })
     }
@@ -203,7 +204,7 @@ impl Catalog {
         let found = self.source.store.list_with_delimiter(Some(&directory)).await;
         let found = found.map(|listed| listed.objects).or_else(|e| match fault::kind(&e) {
             Kind::Payload | Kind::NotFound => Ok(Vec::new()),
-            _ => Err(fault::of(format!("list the versions of {}", place.uri), e)),
+            _ => Err(fault::of(format!("list the versions of {}", redacted(&place.uri)), e)),
         })?;
         let entries = found.into_iter().filter_map(|meta| entry(branch.clone(), meta));
         Ok(entries.map(|entry| (entry.id.version, entry)).collect())

@@ -13,6 +13,7 @@
 
 use url::Url;
 
+use super::uri::redacted;
 use crate::error::{Error, Kind, Result};
 
 /// What the user allows beyond what the table registers.
@@ -61,7 +62,10 @@ impl Policy {
         bases: impl Iterator<Item = &'a str>,
     ) -> Result<()> {
         let target = Location::parse(uri).ok_or_else(|| {
-            Error::new(Kind::Descriptor, format!("invalid descriptor: {uri:?} is no absolute URI"))
+            Error::new(
+                Kind::Descriptor,
+                format!("invalid descriptor: {:?} is no absolute URI", redacted(uri)),
+            )
         })?;
         let same_bucket = |table: &Location| !target.is_local() && target.same_store(table);
         let allowed = self.everything
@@ -72,7 +76,8 @@ impl Policy {
             return Ok(());
         }
         let text = format!(
-            "External reference to {uri} is outside the table's bases; allow it with --allow-external {}",
+            "External reference to {} is outside the table's bases; allow it with --allow-external {}",
+            redacted(uri),
             target.parent()
         );
         Err(Error::new(Kind::Denied, text))
@@ -89,13 +94,14 @@ struct Location {
 
 impl Location {
     fn parse(text: &str) -> Option<Self> {
-        let url = if text.starts_with('/') {
+        let mut url = if text.starts_with('/') {
             Url::from_file_path(text).ok()?
         } else {
             Url::parse(text).ok()?
         };
         // Lance knows a local file under several schemes: file, file+uring, file-object-store.
-        let scheme = if url.scheme().starts_with("file") { "file" } else { url.scheme() };
+        let scheme =
+            if url.scheme().starts_with("file") { "file" } else { url.scheme() }.to_owned();
         let segments = url.path().split('/').filter(|segment| !segment.is_empty());
         let decoded = segments
             .map(|s| percent_encoding::percent_decode_str(s).decode_utf8_lossy().into_owned());
@@ -103,7 +109,10 @@ impl Location {
         if path.iter().any(|segment| segment == "..") {
             return None;
         }
-        Some(Self { scheme: scheme.to_owned(), authority: url.authority().to_owned(), path })
+        // A user's name is part of some stores' place (abfss://container@account), its password
+        // of none.
+        let _ = url.set_password(None);
+        Some(Self { scheme, authority: url.authority().to_owned(), path })
     }
 
     fn is_local(&self) -> bool {

@@ -14,7 +14,9 @@
 //! digits) is what happens here.
 
 use arrow_array::cast::AsArray as _;
-use arrow_array::types::{ArrowDictionaryKeyType, Float16Type, Float32Type, Float64Type};
+use arrow_array::types::{
+    ArrowDictionaryKeyType, Float16Type, Float32Type, Float64Type, Int64Type,
+};
 use arrow_array::{Array, StructArray, downcast_dictionary_array, downcast_integer_array};
 use arrow_cast::display::{ArrayFormatter, DurationFormat, FormatOptions};
 use arrow_schema::DataType;
@@ -99,7 +101,7 @@ impl Renderer<'_> {
             DataType::Date64 => {
                 text(array, at)?.as_str().map(|t| t.trim_end_matches("T00:00:00")).into()
             }
-            _ => text(array, at)?,
+            _ => text(array, at).or_else(|e| number(array, at).ok_or(e))?,
         })
     }
 
@@ -188,6 +190,12 @@ fn float32(value: f32) -> Value {
         Ok(shortest) if value.is_finite() => float(shortest),
         _ => float(value.into()),
     }
+}
+
+/// A time that no calendar can show, as the number that is stored.
+fn number(array: &dyn Array, at: usize) -> Option<Value> {
+    let number = arrow_cast::cast(&array.slice(at, 1), &DataType::Int64).ok()?;
+    Some(number.as_primitive::<Int64Type>().value(0).into())
 }
 
 fn text(array: &dyn Array, at: usize) -> Result<Value> {

@@ -18,6 +18,7 @@ use super::descriptor::{BlobKind, Descriptor, Extent, Target};
 use super::external::Policy;
 use super::fault;
 use super::source::Source;
+use super::uri::redacted;
 use crate::error::{Error, Kind, Result};
 use crate::store::{ObjectRef, Place};
 
@@ -124,7 +125,10 @@ impl Locator {
         let bases = self.dataset.manifest.base_paths.values().map(|base| base.path.as_str());
         self.policy.check(uri, &self.source.uri, bases)?;
         let unusable = || {
-            Error::new(Kind::Descriptor, format!("invalid descriptor: {uri:?} is no absolute URI"))
+            Error::new(
+                Kind::Descriptor,
+                format!("invalid descriptor: {:?} is no absolute URI", redacted(uri)),
+            )
         };
         let url =
             if uri.starts_with('/') { Url::from_file_path(uri).ok() } else { Url::parse(uri).ok() };
@@ -151,15 +155,6 @@ fn object(store: &ObjectStore, path: Path, within: &str) -> ObjectRef {
     ObjectRef { uri: uri.into(), place: Place::Remote(store.inner.clone(), path) }
 }
 
-/// A URI without the password and query that may carry credentials.
-pub fn redacted(uri: &str) -> String {
-    let Ok(mut url) = Url::parse(uri) else { return uri.to_owned() };
-    // Setting to none cannot fail but for URLs that have no host, which have no password either.
-    let _ = url.set_password(None);
-    url.set_query(None);
-    url.into()
-}
-
 fn beneath(base: &Path, relative: &Path) -> Path {
     Path::from_iter(base.parts().chain(relative.parts()))
 }
@@ -179,11 +174,5 @@ mod tests {
         assert_eq!(data_file_key("a.lance"), "a");
         assert_eq!(data_file_key("sub/dir/a.b.lance"), "a.b");
         assert_eq!(data_file_key("plain"), "plain");
-    }
-
-    #[test]
-    fn no_credential_is_shown() {
-        assert_eq!(redacted("s3://key:secret@b/k?sig=x"), "s3://key@b/k");
-        assert_eq!(redacted("/plain/path"), "/plain/path");
     }
 }

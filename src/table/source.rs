@@ -16,6 +16,7 @@ use lance_table::io::manifest::read_manifest;
 use object_store::path::Path;
 
 use super::fault;
+use super::uri::redacted;
 use crate::error::{Error, Kind, Result};
 use crate::tree::SnapshotId;
 
@@ -29,14 +30,17 @@ const METADATA_CACHE_BYTES: usize = 128 << 20;
 pub struct BranchPlace {
     /// In the table's store.
     pub path: Path,
-    /// As a URI.
+    /// As a URI, which may hold credentials.
     pub uri: String,
 }
 
 /// A connection to one table.
 pub struct Source {
-    /// The table's URI as an absolute path or URL, without credentials.
+    /// The table's URI as an absolute path or URL. It may hold credentials: messages show
+    /// [`Source::shown`].
     pub uri: String,
+    /// The URI for people.
+    pub shown: String,
     /// The table's store.
     pub store: Arc<ObjectStore>,
     base: Path,
@@ -59,11 +63,13 @@ impl Source {
         let session = Arc::new(new_session());
         let opened =
             ObjectStore::from_uri_and_params(session.store_registry(), &uri, &params).await;
-        let (store, base) = opened.map_err(|e| fault::of(format!("connect to {uri}"), e))?;
+        let (store, base) =
+            opened.map_err(|e| fault::of(format!("connect to {}", redacted(&uri)), e))?;
         let handler = commit_handler_from_url(&uri, &Some(params.clone())).await;
-        let handler = handler.map_err(|e| fault::of(format!("connect to {uri}"), e))?;
+        let handler =
+            handler.map_err(|e| fault::of(format!("connect to {}", redacted(&uri)), e))?;
         let (session, stores) = (Mutex::new(session), Mutex::default());
-        Ok(Self { uri, store, base, params, handler, session, stores })
+        Ok(Self { shown: redacted(&uri), uri, store, base, params, handler, session, stores })
     }
 
     /// Where a branch's own `_versions` and `data` are; `None` is main. The crate keeps this layout
@@ -90,7 +96,7 @@ impl Source {
     /// [`Kind::Table`] where it cannot be read.
     pub async fn open(&self, id: &SnapshotId) -> Result<Dataset> {
         let place = self.branch(id.branch.as_deref())?;
-        let what = || format!("open version {} of {}", id.version, place.uri);
+        let what = || format!("open version {} of {}", id.version, redacted(&place.uri));
         let opened = DatasetBuilder::load_by_uri(
             self.session(),
             None,
@@ -142,7 +148,7 @@ impl Source {
     /// # Errors
     /// [`Kind::Descriptor`] for a scheme that no store has.
     pub async fn resolve(&self, uri: &url::Url) -> Result<(Arc<ObjectStore>, Path)> {
-        let what = || format!("resolve External reference {uri}");
+        let what = || format!("resolve External reference {}", redacted(uri.as_str()));
         let registry = self.session().store_registry();
         let bucket = uri[..url::Position::BeforePath].to_owned();
         let known =
