@@ -63,7 +63,7 @@ pub fn file(path: &Path) -> Result<Vec<Pair>> {
                 toml::Value::Boolean(false) => {}
                 toml::Value::String(text) => pairs.push((name.clone(), Some(text))),
                 toml::Value::Integer(number) => {
-                    pairs.push((name.clone(), Some(number.to_string())))
+                    pairs.push((name.clone(), Some(number.to_string())));
                 }
                 other => {
                     let text =

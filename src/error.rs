@@ -85,7 +85,10 @@ impl Error {
     /// The text and every cause beneath it, in one line.
     pub fn chain(&self) -> String {
         let mut text = self.what.clone();
-        let mut next = self.source.as_deref().map(|e| e as &dyn StdError);
+        let mut next: Option<&dyn StdError> = None;
+        if let Some(source) = &self.source {
+            next = Some(source.as_ref());
+        }
         while let Some(cause) = next {
             let cause_text = cause.to_string();
             if !text.contains(&cause_text) {
@@ -114,7 +117,10 @@ impl StdError for Error {}
 
 /// Says what was being done when an operation of the operating system failed.
 pub trait IoContext<T> {
-    /// Wraps an I/O failure; its kind follows the failure (permission, absence), else `otherwise`.
+    /// Wraps an I/O failure.
+    ///
+    /// # Errors
+    /// The failure; its kind follows it (permission, time), else it is `otherwise`.
     fn context(self, otherwise: Kind, what: impl FnOnce() -> String) -> Result<T>;
 }
 

@@ -38,7 +38,7 @@ use handles::Handles;
 
 /// How long names and attributes within a version are believed: they never change, a day is enough
 /// to never ask again and short enough to forget an inode number of a removed version.
-pub const WITHIN_VERSION: Duration = Duration::from_secs(24 * 3600);
+pub const WITHIN_VERSION: Duration = Duration::from_hours(24);
 /// Memory for rendered `row.json` and `.version.json` texts, in bytes.
 const TEXTS_BYTES: u64 = 16 << 20;
 /// Nodes whose last failure is remembered for `user.lancefs.error`.

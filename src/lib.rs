@@ -17,6 +17,8 @@
 //! Where to start: [`tree`] for what is shown, [`table::descriptor`] for how a value is found,
 //! [`fs`] for the life of an operation.
 
+#![warn(clippy::unwrap_used)]
+
 pub mod cli;
 pub mod config;
 pub mod error;

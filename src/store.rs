@@ -49,7 +49,7 @@ pub trait RangeRead: Send + Sync {
     ///
     /// # Errors
     /// As [`RangeRead::read`].
-    fn len(&self) -> BoxFuture<'_, Result<ByteLen>>;
+    fn length(&self) -> BoxFuture<'_, Result<ByteLen>>;
 }
 
 /// Where an object lies.

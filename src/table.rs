@@ -187,7 +187,7 @@ impl Table {
         let snapshot =
             Snapshot::new(id.clone(), slot, locator, self.pages.clone(), self.sizes.clone())
                 .await?;
-        let layout = Layout::new(snapshot.rows.count(), snapshot.leaves.leaves.len())?;
+        let layout = Layout::new(snapshot.rows.count(), snapshot.leaves.fields.len())?;
         self.numbers.set_layout(&id, layout);
         self.committed
             .lock()
@@ -202,14 +202,14 @@ impl Table {
             version = %id.version,
             rows = snapshot.rows.count(),
             fragments = snapshot.rows.fragments(),
-            fields = units::u64_of(snapshot.leaves.leaves.len()),
+            fields = units::u64_of(snapshot.leaves.fields.len()),
             "opened a version"
         );
         Ok(Arc::new(snapshot))
     }
 }
 
-/// Whether an e_tag is another than the identity that was listed, where both are known.
+/// Whether an `e_tag` is another than the identity that was listed, where both are known.
 fn is_another(id: &SnapshotId, e_tag: Option<&str>) -> bool {
     e_tag.is_some_and(|e_tag| e_tag != &*id.manifest)
 }

@@ -36,7 +36,7 @@ pub struct SnapshotId {
     pub branch: Option<Arc<str>>,
     /// The version's number on that branch.
     pub version: Version,
-    /// What tells a recreated manifest of the same number apart: its e_tag, or size and time.
+    /// What tells a recreated manifest of the same number apart: its `e_tag`, or size and time.
     pub manifest: Arc<str>,
 }
 

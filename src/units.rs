@@ -95,6 +95,7 @@ impl RowAddress {
 
 impl ByteLen {
     /// What is left of `len` bytes asked for at `offset` of a value of this length: POSIX `read`.
+    #[must_use]
     pub fn clamp(self, offset: BlobOffset, len: ByteLen) -> ByteLen {
         ByteLen(len.0.min(self.0.saturating_sub(offset.0)))
     }

@@ -60,6 +60,7 @@ pub struct PolicyArgs {
 }
 
 /// `lancefs mount`.
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 #[derive(Args, Clone, Debug)]
 pub struct MountArgs {
     /// Path or s3://, gs://, az://, hf:// URI of the table
@@ -105,10 +106,10 @@ pub struct MountArgs {
     /// Threads that read requests of the kernel
     #[arg(long, value_name = "N", env = "LANCEFS_THREADS", value_parser = clap::value_parser!(u8).range(1..=64), default_value = "4")]
     pub threads: u8,
-    /// Log of the daemon [default: beneath $XDG_STATE_HOME/lancefs]
+    /// Log of the daemon [default: beneath $`XDG_STATE_HOME/lancefs`]
     #[arg(long, value_name = "FILE", env = "LANCEFS_LOG_FILE")]
     pub log_file: Option<PathBuf>,
-    /// Options as fstab writes them: allow_other,refresh=5s
+    /// Options as fstab writes them: `allow_other,refresh=5s`
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// File with options, one key for each long flag (TOML)

@@ -59,7 +59,7 @@ impl Fs {
             }
             Node::Row(slot, row) => {
                 let snapshot = self.snapshot(*slot).await?;
-                self.row_exists(&snapshot, *row)?;
+                row_exists(&snapshot, *row)?;
                 self.plain(node, FileKind::Directory, 0, snapshot.committed, WITHIN_VERSION)
             }
             Node::VersionJson(slot) | Node::RowJson(slot, _) => {
@@ -101,13 +101,6 @@ impl Fs {
             Ok((page, value))
         };
         found.await.map_err(|e: Error| e.at(place(snapshot, row)))
-    }
-
-    pub(super) fn row_exists(&self, snapshot: &Snapshot, row: RowIndex) -> Result<()> {
-        if row.get() < snapshot.rows.count() {
-            return Ok(());
-        }
-        Err(Error::new(Kind::NotFound, format!("version {} has no row {row}", snapshot.id.version)))
     }
 
     fn plain(
@@ -167,4 +160,12 @@ impl Fs {
             Err(e) => Err(e),
         }
     }
+}
+
+/// Whether a snapshot has a row.
+pub(super) fn row_exists(snapshot: &Snapshot, row: RowIndex) -> Result<()> {
+    if row.get() < snapshot.rows.count() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::NotFound, format!("version {} has no row {row}", snapshot.id.version)))
 }

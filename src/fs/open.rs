@@ -137,7 +137,7 @@ async fn open_value(value: &Value, place: String) -> Result<OpenFile> {
     }
     let object = store::open(&value.located.object)?;
     if matches!(value.located.object.place, Place::Local(_)) {
-        let length = object.len().await?;
+        let length = object.length().await?;
         let end = interval.offset.end(interval.len);
         if end.is_none_or(|end| end.get() > length.get()) {
             let text = format!(

@@ -12,6 +12,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use super::attr::row_exists;
 use super::{FileKind, Fs, Handle, not_directory, place};
 use crate::error::{Error, Kind, Result};
 use crate::name;
@@ -224,8 +225,8 @@ impl Fs {
         sink: &mut (dyn Sink + Send),
     ) -> Result<()> {
         let snapshot = self.snapshot(slot).await?;
-        if snapshot.leaves.leaves.is_empty() {
-            return self.row_exists(&snapshot, index);
+        if snapshot.leaves.fields.is_empty() {
+            return row_exists(&snapshot, index);
         }
         let located = |error: Error| error.at(place(&snapshot, index));
         let row = match snapshot.row(index).await.map_err(located) {

@@ -61,7 +61,7 @@ impl Filesystem for Adapter {
         self.answering.run(request, async move { fs.lookup(parent, &name).await }, move |result| {
             match result {
                 Ok(Looked::Found(attr, ttl)) => {
-                    reply.entry_with_ttls(&attr.ttl, &ttl, &kernel_attr(&attr, &look), GENERATION)
+                    reply.entry_with_ttls(&attr.ttl, &ttl, &kernel_attr(&attr, &look), GENERATION);
                 }
                 Ok(Looked::Failing(attr, ttl)) => {
                     reply.entry_with_ttls(

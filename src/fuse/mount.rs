@@ -226,15 +226,12 @@ fn unescape_octal(text: &[u8]) -> Vec<u8> {
     while let [first, tail @ ..] = rest {
         let octal =
             tail.get(..3).filter(|_| *first == b'\\').and_then(|d| std::str::from_utf8(d).ok());
-        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                out.push(byte);
-                rest = &tail[3..];
-            }
-            None => {
-                out.push(*first);
-                rest = tail;
-            }
+        if let Some(byte) = octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            out.push(byte);
+            rest = &tail[3..];
+        } else {
+            out.push(*first);
+            rest = tail;
         }
     }
     out

@@ -152,10 +152,11 @@ impl Import {
         let Some(folder) = &self.created else { return };
         let published = std::fs::read_dir(folder.join("_versions"))
             .is_ok_and(|mut files| files.next().is_some());
-        if !published && folder.exists() {
-            if let Err(error) = std::fs::remove_dir_all(folder) {
-                tracing::warn!(folder = %folder.display(), %error, "cannot take away an unfinished table");
-            }
+        if !published
+            && folder.exists()
+            && let Err(error) = std::fs::remove_dir_all(folder)
+        {
+            tracing::warn!(folder = %folder.display(), %error, "cannot take away an unfinished table");
         }
     }
 

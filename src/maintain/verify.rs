@@ -132,5 +132,5 @@ async fn check(
 }
 
 async fn length(value: &Value) -> Result<ByteLen> {
-    store::open(&value.located.object)?.len().await
+    store::open(&value.located.object)?.length().await
 }

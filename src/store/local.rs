@@ -47,7 +47,7 @@ impl Local {
     ///
     /// # Errors
     /// [`Kind::Payload`] where the file system fails.
-    pub fn length(&self) -> Result<ByteLen> {
+    pub fn size(&self) -> Result<ByteLen> {
         Ok(ByteLen::new(u64::try_from(self.stat()?.st_size).unwrap_or(0)))
     }
 
@@ -77,7 +77,7 @@ impl Local {
     }
 
     fn truncated(&self, interval: Interval) -> Error {
-        let length = self.length().map_or_else(|e| e.to_string(), |l| l.to_string());
+        let length = self.size().map_or_else(|e| e.to_string(), |l| l.to_string());
         let end = interval.offset.get().saturating_add(interval.len.get());
         let text = format!(
             "{} is truncated: {length} bytes, and {}..{end} are needed",
@@ -93,8 +93,8 @@ impl RangeRead for Local {
         future::ready(self.pread(interval)).boxed()
     }
 
-    fn len(&self) -> BoxFuture<'_, Result<ByteLen>> {
-        future::ready(self.length()).boxed()
+    fn length(&self) -> BoxFuture<'_, Result<ByteLen>> {
+        future::ready(self.size()).boxed()
     }
 }
 

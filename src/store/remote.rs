@@ -58,7 +58,7 @@ impl RangeRead for Remote {
         self.get(interval).boxed()
     }
 
-    fn len(&self) -> BoxFuture<'_, Result<ByteLen>> {
+    fn length(&self) -> BoxFuture<'_, Result<ByteLen>> {
         self.head().boxed()
     }
 }
@@ -80,7 +80,7 @@ mod tests {
         };
         assert_eq!(read(3, 4).await.unwrap(), "3456");
         assert_eq!(read(u64::MAX, 0).await.unwrap(), "");
-        assert_eq!(remote.len().await.unwrap(), ByteLen::new(10));
+        assert_eq!(remote.length().await.unwrap(), ByteLen::new(10));
         for (offset, len) in [(8, 3), (10, 1), (11, 1)] {
             assert_eq!(read(offset, len).await.unwrap_err().kind(), Kind::Payload);
         }

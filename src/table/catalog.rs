@@ -5,7 +5,7 @@
 //! 2. A failing store must not empty a listing: the last good list stays until one succeeds. A
 //!    table that was dropped is no failure; it has no versions.
 //! 3. A table that was dropped and recreated has other manifests under the same numbers: a version's
-//!    identity includes its manifest's e_tag, or size and time where the store has none.
+//!    identity includes its manifest's `e_tag`, or size and time where the store has none.
 //! 4. One unreadable tag must not hide the others, and the crate's own list of tags loses names that
 //!    are not ASCII (lance 14.0.2, `L:dataset/refs.rs:167` encodes a name that is encoded already):
 //!    names are listed and decoded here, and a tag's file is read when somebody looks at it.
@@ -51,12 +51,14 @@ pub struct TagTarget {
     pub version: Version,
 }
 
+type VersionList = Arc<Refreshed<Versions>>;
+
 /// The lists of one table.
 pub struct Catalog {
     source: Arc<Source>,
     refresh: Duration,
     only: Option<Entry>,
-    versions: Mutex<HashMap<Option<Arc<str>>, Arc<Refreshed<Versions>>>>,
+    versions: Mutex<HashMap<Option<Arc<str>>, VersionList>>,
     tags: Refreshed<Vec<Arc<str>>>,
     branches: Refreshed<Vec<Arc<str>>>,
     targets: Mutex<HashMap<Arc<str>, Arc<Refreshed<TagTarget>>>>,

@@ -19,7 +19,7 @@ pub async fn row_json(snapshot: &Snapshot, index: RowIndex) -> Result<Vec<u8>> {
     let leaves = &snapshot.leaves;
     let renderer = Renderer {
         shape: &leaves.shape,
-        paths: leaves.leaves.iter().map(|leaf| leaf.path.as_slice()).collect(),
+        paths: leaves.fields.iter().map(|leaf| leaf.path.as_slice()).collect(),
     };
     let mut object = Map::new();
     for (field, column) in snapshot.dataset.schema().fields.iter().zip(&row.page.columns) {
@@ -68,7 +68,7 @@ pub async fn version_json(snapshot: &Snapshot) -> Result<Vec<u8>> {
         "writer": manifest.writer_version.as_ref().map(|w| json!({ "library": w.library, "version": w.version })),
         "schema": schema.fields().iter().map(|field| describe_field(field)).collect::<Vec<_>>(),
         "schema_metadata": sorted(schema.metadata()).collect::<std::collections::BTreeMap<_, _>>(),
-        "blob_fields": snapshot.leaves.leaves.iter().map(|leaf| &leaf.display).collect::<Vec<_>>(),
+        "blob_fields": snapshot.leaves.fields.iter().map(|leaf| &leaf.display).collect::<Vec<_>>(),
         "bases": bases,
         "transaction": transaction,
     })))

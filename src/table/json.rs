@@ -10,7 +10,7 @@
 //! Blob                       the name of its file; null where it is null
 //! ```
 //!
-//! What serde_json would do to a number (a 64-bit integer stays exact, a float keeps its shortest
+//! What `serde_json` would do to a number (a 64-bit integer stays exact, a float keeps its shortest
 //! digits) is what happens here.
 
 use arrow_array::cast::AsArray as _;
@@ -268,6 +268,7 @@ mod tests {
         assert_eq!(cells(&list), [json!([1, null]), json!(null), json!([])]);
         let words: DictionaryArray<Int32Type> =
             vec![Some("a"), None, Some("b")].into_iter().collect();
-        assert_eq!(cells(&(Arc::new(words) as ArrayRef)), [json!("a"), json!(null), json!("b")]);
+        let words: ArrayRef = Arc::new(words);
+        assert_eq!(cells(&words), [json!("a"), json!(null), json!("b")]);
     }
 }

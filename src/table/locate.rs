@@ -156,7 +156,7 @@ fn object(store: &ObjectStore, path: Path, within: &str) -> ObjectRef {
 }
 
 fn beneath(base: &Path, relative: &Path) -> Path {
-    Path::from_iter(base.parts().chain(relative.parts()))
+    base.parts().chain(relative.parts()).collect()
 }
 
 /// The final component of a data file's path without `.lance`: spec, "Sidecar Resolution".

@@ -35,7 +35,7 @@ pub enum Layout {
 #[derive(Clone, Debug, Default)]
 pub struct Leaves {
     /// In schema order.
-    pub leaves: Vec<Leaf>,
+    pub fields: Vec<Leaf>,
     /// Their names, in the same order.
     pub shape: Shape,
     /// The top-level columns that hold them, each cut down to its Blob fields.
@@ -48,19 +48,19 @@ impl Leaves {
     pub fn of(schema: &Schema, scanned: &Schema) -> Self {
         let mut found = Self::default();
         for field in &schema.fields {
-            let first = found.leaves.len();
+            let first = found.fields.len();
             walk(
                 field,
                 &mut vec![Step::Field(field.name.clone())],
                 found.columns.len(),
-                &mut found.leaves,
+                &mut found.fields,
             );
-            let ids: Vec<i32> = found.leaves[first..].iter().map(|leaf| leaf.field_id).collect();
+            let ids: Vec<i32> = found.fields[first..].iter().map(|leaf| leaf.field_id).collect();
             if !ids.is_empty() {
                 found.columns.push(scanned.project_by_ids(&ids, true));
             }
         }
-        found.shape = Shape::new(found.leaves.iter().map(|leaf| leaf.path.as_slice()));
+        found.shape = Shape::new(found.fields.iter().map(|leaf| leaf.path.as_slice()));
         found
     }
 }

@@ -201,7 +201,7 @@ impl Snapshot {
     /// # Errors
     /// [`Kind::Stale`] for an index of no leaf.
     pub fn leaf(&self, leaf: LeafIndex) -> Result<&Leaf> {
-        let found = self.leaves.leaves.get(units::usize_of(leaf.get()));
+        let found = self.leaves.fields.get(units::usize_of(leaf.get()));
         found.ok_or_else(|| Error::new(Kind::Stale, format!("no field {}", leaf.get())))
     }
 
@@ -209,7 +209,7 @@ impl Snapshot {
         let uri = &located.object.uri;
         let size = self.sizes.cell(uri);
         let len =
-            size.get_or_try_init(|| async { store::open(&located.object)?.len().await }).await?;
+            size.get_or_try_init(|| async { store::open(&located.object)?.length().await }).await?;
         Ok(Interval { offset, len: *len })
     }
 
@@ -276,7 +276,7 @@ impl Snapshot {
     async fn scan(&self, what: What, columns: &[Schema], run: Run) -> Result<Arc<Page>> {
         let mut scanned = scan::scan(&self.scannable, columns, run).await?;
         if what == What::Columns {
-            for leaf in &self.leaves.leaves {
+            for leaf in &self.leaves.fields {
                 if let Err(error) = self.readable(leaf, run) {
                     scanned.columns[self.schema_position(leaf)] = Err(error);
                 }
@@ -290,7 +290,7 @@ impl Snapshot {
             Err(error) => Err(error.clone()),
         };
         let chains = match what {
-            What::Descriptors => self.leaves.leaves.iter().map(chain).collect(),
+            What::Descriptors => self.leaves.fields.iter().map(chain).collect(),
             What::Columns => Vec::new(),
         };
         Ok(Arc::new(Page {

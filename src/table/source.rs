@@ -85,7 +85,7 @@ impl Source {
         let relative = Path::parse(&below);
         let relative =
             relative.map_err(|e| Error::caused(Kind::Invalid, format!("branch {branch}"), e))?;
-        let path = Path::from_iter(self.base.parts().chain(relative.parts()));
+        let path = self.base.parts().chain(relative.parts()).collect();
         Ok(BranchPlace { path, uri: format!("{}/{below}", self.uri) })
     }
 

@@ -84,7 +84,8 @@ impl Chain {
 
     /// How many elements the row has at this depth, nulls included; 1 without lists.
     pub fn count(&self, row: usize) -> u64 {
-        self.levels.iter().fold(row..row + 1, |range, level| level.descend(&range)).len() as u64
+        let range = self.levels.iter().fold(row..row + 1, |range, level| level.descend(&range));
+        units::u64_of(range.len())
     }
 
     /// The element with this ordinal, unless something above it is null or there are fewer.
@@ -198,7 +199,8 @@ mod tests {
     use std::sync::Arc;
 
     fn descriptors(n: usize) -> StructArray {
-        let values = || Arc::new(UInt64Array::from_iter_values(0..n as u64)) as ArrayRef;
+        let values =
+            || -> ArrayRef { Arc::new(UInt64Array::from_iter_values(0..units::u64_of(n))) };
         StructArray::from(vec![
             (Arc::new(Field::new("position", DataType::UInt64, true)), values()),
             (Arc::new(Field::new("size", DataType::UInt64, true)), values()),

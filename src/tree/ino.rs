@@ -16,7 +16,7 @@
 //! Difficulties, and what answers each:
 //!
 //! 1. A number must survive a remount and never name other content: a slot is the SHA-256 of the
-//!    snapshot's identity ([`SnapshotId`]), which includes the manifest's e_tag. Two snapshots whose
+//!    snapshot's identity ([`SnapshotId`]), which includes the manifest's `e_tag`. Two snapshots whose
 //!    hashes meet (one pair in 3,400 for 100 versions) are told apart by rehashing with a counter,
 //!    so only then does a number depend on which of the two was seen first.
 //! 2. Numbers for rows and for list elements compete for 38 bits: a snapshot's own row count
@@ -256,7 +256,8 @@ impl Numbers {
         let taken_by_other = |tables: &Tables, number: &u64| {
             *number < FIXED || tables.named_by.get(number).is_some_and(|other| *other != named)
         };
-        let number = (0_u64..)
+        // A number of attempts that no set of names can use up.
+        let number = (0..u64::from(u32::MAX))
             .map(|attempt| {
                 hash(&[kind.as_bytes(), name.as_bytes(), &attempt.to_le_bytes()]) & LOCAL_MASK
             })
@@ -362,13 +363,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_node_comes_back(rows in 1_u64..(1 << 35), at in 0.0..1.0_f64, leaves in 1_usize..40,
+        fn every_node_comes_back(rows in 1_u64..(1 << 35), at: u64, leaves in 1_usize..40,
                                  leaf in 0_u64..40, ordinal in 0_u64..1_000_000_000, version: u64) {
             let numbers = Numbers::default();
             let slot = opened(&numbers, &snapshot(version, "m"), rows, leaves);
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss,
-                     reason = "any row will do")]
-            let row = RowIndex::new((rows as f64 * at) as u64);
+            let row = RowIndex::new(at % rows);
             let leaf = LeafIndex::new(leaf % u64::try_from(leaves).unwrap());
             for node in [
                 Node::Version(slot), Node::VersionJson(slot), Node::Row(slot, row), Node::RowJson(slot, row),

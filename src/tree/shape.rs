@@ -226,7 +226,7 @@ mod tests {
             paths.sort_by_key(|p| format!("{p:?}"));
             paths.dedup();
             let shape = Shape::new(paths.iter().map(Vec::as_slice));
-            let mut seen = std::collections::HashSet::new();
+            let mut seen = HashSet::new();
             for (at, leaf) in shape.indexed() {
                 let indices = vec![index; leaf.lists()];
                 let name = leaf.file_name(&indices);

@@ -167,7 +167,7 @@ fn check_row(place: &str, folder: &Path, row: &Value, external: External, count:
     let text =
         std::fs::read(folder.join("row.json")).unwrap_or_else(|e| panic!("{place}/row.json: {e}"));
     let size = std::fs::metadata(folder.join("row.json")).unwrap().len();
-    count.check(size == text.len() as u64, || {
+    count.check(usize::try_from(size) == Ok(text.len()), || {
         format!("{place}/row.json: size {size}, {} bytes", text.len())
     });
     let json: Value =
@@ -188,7 +188,7 @@ fn check_cell(place: &str, path: &Path, cell: &Value, external: External, count:
         };
         match read {
             Ok(bytes) => {
-                count.check(false, || format!("{place}: {} bytes, not {wanted}", bytes.len()))
+                count.check(false, || format!("{place}: {} bytes, not {wanted}", bytes.len()));
             }
             Err(e) => count
                 .check(e.raw_os_error() == Some(number), || format!("{place}: {e}, not {wanted}")),

@@ -136,7 +136,7 @@ impl Mount {
         let folder = folder();
         let path = folder.path().join("mnt");
         std::fs::create_dir(&path).unwrap();
-        let mount = Self { path, folder };
+        let mount = Self { folder, path };
         mount.start(table, arguments);
         mount
     }
@@ -292,7 +292,11 @@ pub fn xattr(path: &Path, name: &str) -> Result<String, rustix::io::Errno> {
 /// The SHA-256 of bytes, in lower-case hex.
 pub fn sha256(bytes: &[u8]) -> String {
     use sha2::{Digest as _, Sha256};
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    use std::fmt::Write as _;
+    Sha256::digest(bytes).iter().fold(String::new(), |mut hex, byte| {
+        write!(hex, "{byte:02x}").unwrap();
+        hex
+    })
 }
 
 /// A place to mount at. Whatever is mounted there is taken away when it is dropped.
@@ -311,7 +315,7 @@ impl Place {
         std::fs::set_permissions(folder.path(), everybody).unwrap();
         let path = folder.path().join("mnt");
         std::fs::create_dir(&path).unwrap();
-        Self { path, folder }
+        Self { folder, path }
     }
 
     /// `lancefs mount` of a table here, not run yet.

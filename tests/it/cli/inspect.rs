@@ -113,7 +113,7 @@ fn inspect_of_a_failing_file_tells_why() {
 fn inspect_needs_no_read_before_to_tell_why_a_file_fails() {
     for name in ["damaged_managed", "unknown_base"] {
         let mount = Mount::new(Tables::shared().path(name));
-        let row = if name == "unknown_base" { 0 } else { 1 };
+        let row = i32::from(name != "unknown_base");
         let path = mount.at(format!("latest/{row}/blob.bin"));
         let output = run(&["inspect", "--json", path.to_str().unwrap()]);
         assert!(output.status.success(), "{name}: {}", stderr(&output));
