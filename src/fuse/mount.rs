@@ -246,7 +246,8 @@ pub fn recover(mountpoint: &Path) -> Result<()> {
     let shown = mountpoint.display();
     while mounts()?.iter().any(|mount| mount.mountpoint == mountpoint) {
         // Asks the daemon; attributes would come from the kernel's memory for a while.
-        if rustix::fs::statfs(mountpoint).err() != Some(rustix::io::Errno::NOTCONN) {
+        let dead = [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED];
+        if !rustix::fs::statfs(mountpoint).is_err_and(|errno| dead.contains(&errno)) {
             let text =
                 format!("lancefs is mounted at {shown} already; lancefs unmount {shown} first");
             return Err(Error::new(Kind::Busy, text));
