@@ -1,7 +1,7 @@
 //! The integration tests: one binary, real mounts, real tables.
 //!
-//! They need root or `fusermount3`, `/dev/fuse`, and a Python with pylance (`scripts/test` makes
-//! one and sets `LANCEFS_TEST_PYTHON`).
+//! They need root or `fusermount3`, `/dev/fuse`, a Python with pylance and the tools of `tests/lab`
+//! (`scripts/test` makes both and sets `LANCEFS_TEST_PYTHON` and `LANCEFS_TEST_LAB`).
 
 #![expect(
     clippy::large_stack_arrays,
@@ -12,10 +12,12 @@
 )]
 
 mod bad_input;
+mod big;
 mod cells;
 mod checklist;
 mod cli;
 mod harness;
 mod layers;
 mod life;
+mod remote;
 mod semantics;
