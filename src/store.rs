@@ -1,19 +1,37 @@
 //! Ranged reads of stored objects. This layer never hears of Lance.
 //!
+//! ```text
+//! RangeRead   Local    a file of this machine; the kernel's page cache is the cache
+//!             Cached   Blocks, Flight, Streams (read-ahead) ── Fetch   Meter ── Remote
+//! ```
+//!
 //! 1. A value may lie in a file of this machine or in an object store: [`RangeRead`] is the one
-//!    small trait for both, [`local`] and [`remote`] implement it.
+//!    small trait for both.
 //! 2. An object can be shorter than a descriptor says, or an answer shorter than what was asked
 //!    for: every implementation gives exactly the bytes asked for or [`Kind::Payload`], never fewer
 //!    and never zeros.
 //! 3. An object that was deleted must stay readable for whoever has it open: a local object holds
 //!    its file descriptor.
+//! 4. A store is far away: [`Cached`] asks for each block once, however many want it, ahead of who
+//!    reads in order, and in as few requests as it can.
 //!
-//! [`open`] is the one place where a stack of layers is put together.
+//! [`Opener::open`] is the one place where a stack of layers is put together.
 
+mod blocks;
+mod cached;
+mod disk;
+mod fetch;
+mod flight;
 mod local;
 pub mod lru;
+mod meter;
+mod opener;
+mod pace;
+mod readahead;
 mod remote;
+mod span;
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -24,7 +42,13 @@ use object_store::ObjectStore;
 use crate::error::{Kind, Result};
 use crate::units::{ByteLen, ObjectOffset};
 
+pub use cached::{Cached, Sizes};
+pub use disk::Disk;
+pub use fetch::{Answer, Fetch, Meta};
+pub use flight::Patience;
 pub use local::Local;
+pub use meter::{Figures, Meter};
+pub use opener::{Layer, Opener, Settings};
 pub use remote::Remote;
 
 /// An interval of an object.
@@ -50,6 +74,11 @@ pub trait RangeRead: Send + Sync {
     /// # Errors
     /// As [`RangeRead::read`].
     fn length(&self) -> BoxFuture<'_, Result<ByteLen>>;
+
+    /// The open file that the object is, where it is one of this machine.
+    fn file(&self) -> Option<Arc<OwnedFd>> {
+        None
+    }
 }
 
 /// Where an object lies.
@@ -61,6 +90,15 @@ pub enum Place {
     Remote(Arc<dyn ObjectStore>, object_store::path::Path),
 }
 
+/// Who may change an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Nobody: Lance writes an object once.
+    Lance,
+    /// Somebody that Lance knows nothing of.
+    Others,
+}
+
 /// An object by name: not opened, not known to exist.
 #[derive(Clone, Debug)]
 pub struct ObjectRef {
@@ -68,28 +106,35 @@ pub struct ObjectRef {
     pub uri: Arc<str>,
     /// For machines.
     pub place: Place,
+    /// Whether it may change.
+    pub owner: Owner,
 }
 
-/// Opens an object for reading. A local object is opened here and now; a remote one is not asked
-/// for until it is read.
-///
-/// # Errors
-/// [`Kind::Payload`] where a local object is absent or no regular file, [`Kind::Denied`] where the
-/// file system refuses.
-pub fn open(object: &ObjectRef) -> Result<Arc<dyn RangeRead>> {
-    Ok(match &object.place {
-        Place::Local(path) => Arc::new(Local::open(path)?),
-        Place::Remote(store, path) => {
-            Arc::new(Remote::new(store.clone(), path.clone(), object.uri.clone()))
-        }
-    })
-}
-
-/// The kind of a failure of an object store while a payload was being read.
+/// The kind of a failure of an object store while a payload was being read. What another try may
+/// change is [`Kind::Timeout`]: it is an answer that has not come yet.
 pub fn kind_of(error: &object_store::Error) -> Kind {
     use object_store::Error as E;
     match error {
         E::PermissionDenied { .. } | E::Unauthenticated { .. } => Kind::Denied,
+        E::Generic { source, .. } if !is_refusal(source.as_ref()) => Kind::Timeout,
         _ => Kind::Payload,
     }
+}
+
+/// Whether a store has answered and would answer the same again. What says so has no public type
+/// (`object_store` 0.14.2, `src/client/retry.rs:36`), only a text; 408 and 429 ask for another try.
+fn is_refusal(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        let text = cause.to_string();
+        if let Some((_, status)) = text.split_once("non-2xx status code: ") {
+            return status.starts_with('4')
+                && !["408", "429"].iter().any(|s| status.starts_with(s));
+        }
+        if text.contains("Received redirect without LOCATION") || text.contains("Wanted range") {
+            return true;
+        }
+        next = cause.source();
+    }
+    false
 }

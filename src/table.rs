@@ -16,11 +16,13 @@ mod fault;
 mod json;
 mod locate;
 mod pin;
+mod refreshed;
 mod rows;
 mod scan;
 mod schema;
 mod snapshot;
 mod source;
+mod storage;
 mod uri;
 mod values;
 
@@ -30,6 +32,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, Kind, Result};
 use crate::store::lru::Lru;
+use crate::store::{Opener, Settings};
 use crate::tree::ino::{Layout, Numbers};
 use crate::tree::{Slot, SnapshotId};
 use crate::units::{self, Version};
@@ -41,6 +44,7 @@ pub use locate::Located;
 pub use pin::Pin;
 pub use snapshot::{Row, Snapshot, Value};
 pub use source::Source;
+pub use storage::Storage;
 pub use uri::redacted;
 pub use values::Element;
 
@@ -63,9 +67,11 @@ pub struct Options {
     /// Which External references are followed.
     pub policy: Policy,
     /// What is passed to the object store: credentials, endpoints.
-    pub storage: HashMap<String, String>,
+    pub storage: Storage,
     /// The one version, tag or branch to show; `None` shows all.
     pub at: Option<String>,
+    /// How payloads are read.
+    pub reading: Settings,
 }
 
 /// One table.
@@ -78,6 +84,8 @@ pub struct Table {
     pub numbers: Arc<Numbers>,
     /// Which External references are followed.
     pub policy: Arc<Policy>,
+    /// Opens payloads.
+    pub opener: Arc<Opener>,
     snapshots: Lru<Slot, Arc<Snapshot>>,
     committed: Mutex<HashMap<Slot, SystemTime>>,
     newest: Mutex<(Version, u64)>,
@@ -92,7 +100,7 @@ impl Table {
     /// [`Kind::NotFound`] where there is no table or no such reference, and whatever connecting to
     /// its store gives.
     pub async fn open(uri: &str, options: Options) -> Result<Self> {
-        let source = Arc::new(Source::connect(uri, options.storage).await?);
+        let source = Arc::new(Source::connect(uri, &options.storage).await?);
         let catalog = Catalog::new(source.clone(), options.refresh);
         let latest = catalog.latest(None).await;
         latest.map_err(|e| match e.kind() {
@@ -113,6 +121,7 @@ impl Table {
             source,
             numbers: Arc::default(),
             policy: Arc::new(options.policy),
+            opener: Arc::new(Opener::new(options.reading).await?),
             snapshots: Lru::new(OPEN_SNAPSHOTS),
             committed: Mutex::default(),
             newest: Mutex::default(),
@@ -184,9 +193,15 @@ impl Table {
             ));
         }
         let locator = Locator { dataset, source: self.source.clone(), policy: self.policy.clone() };
-        let snapshot =
-            Snapshot::new(id.clone(), slot, locator, self.pages.clone(), self.sizes.clone())
-                .await?;
+        let snapshot = Snapshot::new(
+            id.clone(),
+            slot,
+            locator,
+            self.pages.clone(),
+            self.sizes.clone(),
+            self.opener.clone(),
+        )
+        .await?;
         let layout = Layout::new(snapshot.rows.count(), snapshot.leaves.fields.len())?;
         self.numbers.set_layout(&id, layout);
         self.committed

@@ -49,6 +49,10 @@ unit!(
     ByteLen
 );
 unit!(
+    /// The number of a block of an object: its offset divided by the block size.
+    BlockNumber
+);
+unit!(
     /// The 0-based position of a live row in its snapshot: the name of its directory.
     RowIndex
 );
@@ -83,6 +87,30 @@ impl ObjectOffset {
     /// The exclusive end of an interval of `len` bytes that starts here; `None` on overflow.
     pub fn end(self, len: ByteLen) -> Option<Self> {
         self.0.checked_add(len.0).map(Self)
+    }
+}
+
+impl ByteLen {
+    /// So many KiB.
+    pub const fn kib(n: u64) -> Self {
+        Self(n << 10)
+    }
+
+    /// So many MiB.
+    pub const fn mib(n: u64) -> Self {
+        Self(n << 20)
+    }
+}
+
+impl BlockNumber {
+    /// The block of an offset.
+    pub fn holding(offset: ObjectOffset, block: ByteLen) -> Self {
+        Self(offset.0 / block.0)
+    }
+
+    /// Where the block starts.
+    pub fn start(self, block: ByteLen) -> ObjectOffset {
+        ObjectOffset(self.0.saturating_mul(block.0))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytesize::ByteSize;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand};
 
@@ -85,9 +86,27 @@ pub struct MountArgs {
     /// How long one operation may take, all retries included
     #[arg(long, value_name = "DURATION", env = "LANCEFS_TIMEOUT", value_parser = duration, default_value = "60s")]
     pub timeout: Duration,
+    /// Memory for what is fetched from a store: the block cache, and what is on its way
+    #[arg(long, value_name = "SIZE", env = "LANCEFS_MEMORY", default_value = "512MiB")]
+    pub memory: ByteSize,
+    /// How far ahead of a sequential reader a store is read at most; 0 turns read-ahead off
+    #[arg(long, value_name = "SIZE", env = "LANCEFS_READ_AHEAD", default_value = "128MiB")]
+    pub read_ahead: ByteSize,
+    /// What is fetched from a store is cached in blocks of this size; small ones waste less on random reads
+    #[arg(long, value_name = "SIZE", env = "LANCEFS_BLOCK_SIZE", value_parser = block_size, default_value = "16KiB")]
+    pub block_size: ByteSize,
+    /// Keep what is fetched from a store in this folder, so that it is there after a remount; for one mount alone
+    #[arg(long, value_name = "FOLDER", env = "LANCEFS_CACHE_DIR")]
+    pub cache_dir: Option<PathBuf>,
+    /// How large that folder may grow
+    #[arg(long, value_name = "SIZE", env = "LANCEFS_CACHE_SIZE", default_value = "10GiB")]
+    pub cache_size: ByteSize,
     /// Policy for External values
     #[command(flatten)]
     pub policy: PolicyArgs,
+    /// Read whole local objects in the daemon, not in the kernel: slower, and an object that is cut while it is open is an error
+    #[arg(long, env = "LANCEFS_NO_PASSTHROUGH", value_parser = BoolishValueParser::new())]
+    pub no_passthrough: bool,
     /// Let other users look into the mount
     #[arg(long, env = "LANCEFS_ALLOW_OTHER", value_parser = BoolishValueParser::new())]
     pub allow_other: bool,
@@ -199,6 +218,14 @@ fn duration(text: &str) -> Result<Duration, String> {
         return Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string());
     }
     humantime::parse_duration(text).map_err(|e| e.to_string())
+}
+
+/// A block is no smaller than a page, and no larger than a read of the kernel.
+fn block_size(text: &str) -> Result<ByteSize, String> {
+    match text.parse::<ByteSize>()? {
+        size if (ByteSize::kib(4)..=ByteSize::mib(1)).contains(&size) => Ok(size),
+        _ => Err("expected 4KiB to 1MiB".to_owned()),
+    }
 }
 
 fn mode(text: &str) -> Result<u16, String> {

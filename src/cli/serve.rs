@@ -6,11 +6,11 @@
 //!                SIGTERM, SIGINT ┴ unmounted by somebody ─▶ take the mount away ─▶ end
 //! ```
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytesize::ByteSize;
 use fuser::Session;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -18,12 +18,14 @@ use tokio::sync::oneshot;
 
 use super::args::{MountArgs, PolicyArgs, StorageArgs};
 use super::{Exit, mount as command, output};
-use crate::config;
 use crate::error::{Error, IoContext as _, Kind, Result};
 use crate::fs::{Fs, Look};
+use crate::fuse::device;
 use crate::fuse::mount::{self, Access, How, Modes, Mounting};
-use crate::fuse::{Adapter, Answering};
-use crate::table::{self, Policy, Table, redacted};
+use crate::fuse::{Adapter, Answering, Passthrough};
+use crate::store::{Patience, Settings, Sizes};
+use crate::table::{self, Policy, Storage, Table, redacted};
+use crate::units::ByteLen;
 
 const REFRESH_LOCAL: Duration = Duration::from_secs(1);
 const REFRESH_REMOTE: Duration = Duration::from_secs(5);
@@ -74,13 +76,15 @@ fn serve(args: &MountArgs, mountpoint: &Path, life: Life) -> Result<Exit> {
     let fs = Arc::new(Fs::new(table, look));
     let answering =
         Answering { fs: fs.clone(), runtime: runtime.handle().clone(), timeout: args.timeout };
-    let mounted = mounting.mount(Adapter::new(answering));
+    let passthrough = if args.no_passthrough { Passthrough::Off } else { Passthrough::Wanted };
+    let mounted = mounting.mount(Adapter::new(answering, passthrough));
     let served = mounted.and_then(|session| runtime.block_on(attend(session, mountpoint, life)));
     if let Some(pin) = pin
         && let Err(error) = runtime.block_on(fs.table().unpin(&pin))
     {
         tracing::warn!(%error, "the pin stays; remove its tag");
     }
+    runtime.block_on(fs.table().opener.close());
     // Tasks that still wait for a store must not keep the process.
     runtime.shutdown_background();
     served
@@ -130,7 +134,12 @@ fn report(served: Result<std::io::Result<()>, oneshot::error::RecvError>) -> Res
 /// Lists the mountpoint, as its first user would, and tells whoever waits.
 async fn ready(mountpoint: &Path, life: Life) -> Result<()> {
     let path = mountpoint.to_owned();
-    let listing = tokio::task::spawn_blocking(move || std::fs::read_dir(path).map(Iterator::count));
+    let listing = tokio::task::spawn_blocking(move || {
+        if let Err(error) = device::raise_read_ahead(&path) {
+            tracing::debug!(%error, "the kernel reads in small pieces");
+        }
+        std::fs::read_dir(path).map(Iterator::count)
+    });
     let listed = listing.await.map_err(|e| Error::caused(Kind::Internal, "list the mount", e))?;
     listed.context(Kind::Internal, || format!("list {}", mountpoint.display()))?;
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
@@ -157,6 +166,7 @@ async fn open_table(args: &MountArgs) -> Result<Table> {
         policy: policy(&args.policy)?,
         storage: storage(&args.storage)?,
         at: args.at.clone(),
+        reading: reading(args),
     };
     let opening = Table::open(&args.table, options);
     let late = |_| {
@@ -169,19 +179,25 @@ async fn open_table(args: &MountArgs) -> Result<Table> {
     tokio::time::timeout(args.timeout, opening).await.map_err(late)?
 }
 
+fn reading(args: &MountArgs) -> Settings {
+    let len = |size: ByteSize| ByteLen::new(size.as_u64());
+    let sizes = Sizes {
+        memory: len(args.memory),
+        block: len(args.block_size),
+        read_ahead: len(args.read_ahead),
+    };
+    let disk = args.cache_dir.clone().map(|folder| (folder, len(args.cache_size)));
+    Settings { sizes, patience: Patience::within(args.timeout), disk }
+}
+
 /// The policy that flags ask for.
 pub fn policy(args: &PolicyArgs) -> Result<Policy> {
     Policy::new(&args.allow_external)
 }
 
 /// The options of the object store; flags go before the file.
-pub fn storage(args: &StorageArgs) -> Result<HashMap<String, String>> {
-    let mut options = HashMap::new();
-    if let Some(path) = &args.storage_options_file {
-        options.extend(config::storage_options_file(path)?);
-    }
-    options.extend(args.storage_option.iter().cloned());
-    Ok(options)
+pub fn storage(args: &StorageArgs) -> Result<Storage> {
+    Storage::new(args.storage_option.iter().cloned().collect(), args.storage_options_file.clone())
 }
 
 fn modes(args: &MountArgs) -> Modes {

@@ -44,12 +44,18 @@ fn busy(mountpoint: &Path, error: Error) -> Result<Exit> {
     Ok(Exit::Busy)
 }
 
-/// Waits until a process has ended. One that its parent has not reaped yet is listed, but runs
-/// nothing any more: it has no program.
+/// Waits until a process has ended. One that its parent has not reaped yet is still listed.
 fn wait_for(pid: u64) {
-    let program = Path::new("/proc").join(pid.to_string()).join("exe");
+    let stat = Path::new("/proc").join(pid.to_string()).join("stat");
     let deadline = Instant::now() + DAEMON_ENDS;
-    while std::fs::read_link(&program).is_ok() && Instant::now() < deadline {
+    while std::fs::read_to_string(&stat).is_ok_and(|stat| runs(&stat)) && Instant::now() < deadline
+    {
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Whether a line of `/proc/<pid>/stat` is of a process that is no zombie; its state follows its
+/// name, which is in parentheses and may hold any character.
+fn runs(stat: &str) -> bool {
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }

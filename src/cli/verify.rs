@@ -9,6 +9,7 @@ use super::args::VerifyArgs;
 use super::{Exit, output, serve};
 use crate::error::{IoContext as _, Kind, Result};
 use crate::maintain::verify::{Fault, verify};
+use crate::store::Settings;
 use crate::table::{Options, Table};
 
 /// Runs the command.
@@ -19,6 +20,7 @@ pub fn run(args: &VerifyArgs) -> Result<Exit> {
         policy: serve::policy(&args.policy)?,
         storage: serve::storage(&args.storage)?,
         at: args.at.clone(),
+        reading: Settings::default(),
     };
     let (bar, mut faults) = (output::bar(0, "{bar:40} {pos}/{len} rows, {eta} left"), Vec::new());
     let summary = runtime.block_on(async {

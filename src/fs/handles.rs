@@ -1,6 +1,7 @@
 //! Open files and directories.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -32,6 +33,8 @@ pub struct OpenValue {
     pub interval: Interval,
     /// Which value it is, for messages.
     pub place: Arc<str>,
+    /// The object's file, where the value is all of it.
+    pub whole: Option<Arc<OwnedFd>>,
 }
 
 #[derive(Clone)]

@@ -1,5 +1,6 @@
 //! Opening and reading.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -7,19 +8,22 @@ use bytes::Bytes;
 use super::handles::{OpenFile, OpenValue};
 use super::{Counter, Fs, Handle, is_directory, place, place_of_value};
 use crate::error::{Error, Kind, Result};
-use crate::store::{self, Interval, Place};
+use crate::store::{Interval, Opener, Place};
 use crate::table::descriptor::BlobKind;
 use crate::table::{self, Value};
 use crate::tree::Node;
-use crate::units::{self, BlobOffset, ByteLen, Ino};
+use crate::units::{self, BlobOffset, ByteLen, Ino, ObjectOffset};
 
 /// An open file, and whether the kernel may keep its pages.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Opened {
     /// The handle to read from.
     pub handle: Handle,
     /// Whether the bytes can ever change.
     pub content: Content,
+    /// The file of this machine that has the same bytes, if there is one: the kernel may read it
+    /// by itself.
+    pub same_as: Option<Arc<OwnedFd>>,
 }
 
 /// Whether bytes can change.
@@ -45,7 +49,9 @@ impl Fs {
                 let snapshot = self.snapshot(*slot).await?;
                 let (_, value) = self.value(&snapshot, *row, *leaf, *ordinal).await?;
                 let place = place_of_value(&snapshot, *row, *leaf)?;
-                let opened = open_value(&value, place.clone()).await.map_err(|e| e.at(place))?;
+                let opened = open_value(&self.table.opener, &value, place.clone())
+                    .await
+                    .map_err(|e| e.at(place))?;
                 let foreign = value.located.kind == BlobKind::External;
                 (opened, if foreign { Content::Foreign } else { Content::Immutable })
             }
@@ -69,7 +75,11 @@ impl Fs {
             }
         };
         self.counters.add(Counter::Opens, 1);
-        Ok(Opened { handle: self.handles.open_file(file), content })
+        let same_as = match (&file, content) {
+            (OpenFile::Value(value), Content::Immutable) => value.whole.clone(),
+            _ => None,
+        };
+        Ok(Opened { handle: self.handles.open_file(file), content, same_as })
     }
 
     /// Reads up to `len` bytes; fewer only at the end of the file.
@@ -130,12 +140,13 @@ impl Fs {
 
 /// Opens the object of a value. A local object that is too short for the value is found out here,
 /// before a byte of it has been given to anybody; an empty value needs no object.
-async fn open_value(value: &Value, place: String) -> Result<OpenFile> {
+async fn open_value(opener: &Opener, value: &Value, place: String) -> Result<OpenFile> {
     let interval = value.interval;
     if interval.len.get() == 0 {
         return Ok(OpenFile::Text(Arc::default()));
     }
-    let object = store::open(&value.located.object)?;
+    let object = opener.open(&value.located.object)?;
+    let mut whole = None;
     if matches!(value.located.object.place, Place::Local(_)) {
         let length = object.length().await?;
         let end = interval.offset.end(interval.len);
@@ -146,6 +157,8 @@ async fn open_value(value: &Value, place: String) -> Result<OpenFile> {
             );
             return Err(Error::new(Kind::Payload, text));
         }
+        let all = Interval { offset: ObjectOffset::new(0), len: length };
+        whole = object.file().filter(|_| interval == all);
     }
-    Ok(OpenFile::Value(OpenValue { object, interval, place: place.into() }))
+    Ok(OpenFile::Value(OpenValue { object, interval, place: place.into(), whole }))
 }

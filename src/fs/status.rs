@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::json;
 
 use super::Fs;
+use crate::store::Figures;
 use crate::table::redacted;
 use crate::tree::Node;
 use crate::units;
@@ -78,6 +79,8 @@ impl Fs {
     fn status(&self) -> String {
         let ((snapshots, _), (pages, page_bytes)) = self.table.sizes();
         let versions = self.table.catalog.known_versions();
+        let (held, coming) = self.table.opener.size();
+        let figures = self.table.opener.figures();
         let allowed: Vec<_> = self.table.policy.texts().iter().map(|text| redacted(text)).collect();
         let started: chrono::DateTime<chrono::Utc> = self.started.into();
         let status = json!({
@@ -90,7 +93,17 @@ impl Fs {
             "latest": versions.last(),
             "allow_external": allowed,
             "staging": { "enabled": false, "reason": "this mount is read-only" },
-            "cache": { "open_snapshots": snapshots, "pages": pages, "page_bytes": page_bytes },
+            "cache": {
+                "open_snapshots": snapshots, "pages": pages, "page_bytes": page_bytes,
+                "block_bytes": held.get(), "coming_bytes": coming.get(),
+                "hits": Figures::get(&figures.hits), "misses": Figures::get(&figures.misses),
+                "disk_hits": Figures::get(&figures.disk_hits),
+            },
+            "store": {
+                "gets": Figures::get(&figures.gets), "heads": Figures::get(&figures.heads),
+                "bytes_fetched": Figures::get(&figures.fetched),
+                "bytes_given": Figures::get(&figures.read),
+            },
             "open_files": self.handles.count(),
             "requests": self.counters.get(Counter::Requests),
             "bytes_read": self.counters.get(Counter::BytesRead),
@@ -102,15 +115,51 @@ impl Fs {
     fn metrics(&self) -> String {
         let ((snapshots, _), (_, page_bytes)) = self.table.sizes();
         let mut text = String::new();
-        for (counter, name, help) in COUNTERS {
-            let value = self.counters.get(counter);
+        let own = COUNTERS
+            .iter()
+            .map(|(counter, name, help)| (*name, *help, self.counters.get(*counter)));
+        let figures = self.table.opener.figures();
+        let of_store = [
+            ("lancefs_store_gets_total", "Ranged GETs for payloads.", &figures.gets),
+            ("lancefs_store_heads_total", "HEADs for payloads.", &figures.heads),
+            (
+                "lancefs_store_fetched_bytes_total",
+                "Payload bytes that came from stores.",
+                &figures.fetched,
+            ),
+            (
+                "lancefs_store_given_bytes_total",
+                "Of them and of the cache, bytes given to readers.",
+                &figures.read,
+            ),
+            ("lancefs_block_hits_total", "Blocks that a reader found in memory.", &figures.hits),
+            (
+                "lancefs_block_misses_total",
+                "Blocks that a reader had to wait for.",
+                &figures.misses,
+            ),
+            (
+                "lancefs_disk_hits_total",
+                "Blocks that came from the disk cache.",
+                &figures.disk_hits,
+            ),
+        ];
+        let of_store = of_store.map(|(name, help, figure)| (name, help, Figures::get(figure)));
+        for (name, help, value) in own.chain(of_store) {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}");
         }
+        let (held, coming) = self.table.opener.size();
         let gauges = [
             ("lancefs_open_files", "Open files.", units::u64_of(self.handles.count())),
             ("lancefs_open_snapshots", "Versions that are open.", snapshots),
             ("lancefs_page_cache_bytes", "Memory held by pages of descriptors.", page_bytes),
+            ("lancefs_block_cache_bytes", "Memory held by blocks of payloads.", held.get()),
+            (
+                "lancefs_coming_bytes",
+                "Payload bytes that were asked for and have not come yet.",
+                coming.get(),
+            ),
         ];
         for (name, help, value) in gauges {
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}");

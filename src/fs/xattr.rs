@@ -2,7 +2,7 @@
 
 use super::{Fs, place_of_value};
 use crate::error::{Error, Kind, Result};
-use crate::store::{self, Interval};
+use crate::store::{Interval, Opener};
 use crate::table::{Row, Value};
 use crate::tree::Node;
 use crate::units::{ByteLen, Ino};
@@ -51,7 +51,7 @@ impl Fs {
         let field_id = snapshot.leaf(leaf)?.field_id;
         if name == MIME_TYPE {
             let place = place_of_value(&snapshot, row, leaf)?;
-            return sniff(&value).await.map_err(|e| e.at(place));
+            return sniff(&self.table.opener, &value).await.map_err(|e| e.at(place));
         }
         Ok(describe(&page, &value, field_id)
             .into_iter()
@@ -87,12 +87,12 @@ fn describe(row: &Row, value: &Value, field_id: i32) -> [(&'static str, String);
     ]
 }
 
-async fn sniff(value: &Value) -> Result<String> {
+async fn sniff(opener: &Opener, value: &Value) -> Result<String> {
     let len = value.interval.len.get().min(SNIFF_BYTES);
     if len == 0 {
         return Ok(UNKNOWN_TYPE.to_owned());
     }
-    let object = store::open(&value.located.object)?;
+    let object = opener.open(&value.located.object)?;
     let head =
         object.read(Interval { offset: value.interval.offset, len: ByteLen::new(len) }).await?;
     Ok(infer::get(&head).map_or(UNKNOWN_TYPE, |kind| kind.mime_type()).to_owned())

@@ -12,13 +12,18 @@ use fuser::{
     ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr, Request as KernelRequest,
 };
 
+use rustix::fs::OFlags;
+
 use super::answering::{Answering, Request};
+use super::backing::{Backings, Passthrough};
 use super::errno::errno;
 use crate::fs::{Attr, Content, FileKind, Fs, Handle, Look, Looked, Sink};
 use crate::units::{BlobOffset, ByteLen, Ino};
 
 /// What the kernel may have under way at once beyond what readers wait for: read-ahead.
 const MAX_BACKGROUND: u16 = 64;
+/// The flag of `open(2)`, as the kernel passes it on.
+const O_DIRECT: i32 = OFlags::DIRECT.bits().cast_signed();
 /// The block of `st_blocks` and of `statfs`, in bytes.
 const BLOCK: u64 = 512;
 /// `st_blksize`, in bytes: what one read of the kernel carries.
@@ -29,12 +34,13 @@ const GENERATION: Generation = Generation(0);
 /// The file system as the kernel sees it.
 pub struct Adapter {
     answering: Answering,
+    backings: Arc<Backings>,
 }
 
 impl Adapter {
     /// Serves operations.
-    pub fn new(answering: Answering) -> Self {
-        Self { answering }
+    pub fn new(answering: Answering, passthrough: Passthrough) -> Self {
+        Self { answering, backings: Arc::new(Backings::new(passthrough)) }
     }
 
     fn fs(&self) -> Arc<Fs> {
@@ -48,6 +54,7 @@ impl Filesystem for Adapter {
         let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS);
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         let _ = config.set_max_background(MAX_BACKGROUND);
+        self.backings.negotiate(config);
         Ok(())
     }
 
@@ -117,13 +124,30 @@ impl Filesystem for Adapter {
         );
     }
 
-    fn open(&self, _request: &KernelRequest, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _request: &KernelRequest, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (fs, ino) = (self.fs(), Ino::new(ino.0));
+        let is_direct = flags.0 & O_DIRECT != 0;
+        let backings = self.backings.clone();
         self.answering.run(
             Request { operation: "open", ino },
             async move { fs.open(ino).await },
             move |result| match result {
-                Ok(opened) => reply.opened(FileHandle(opened.handle.0), open_flags(opened.content)),
+                Ok(opened) => {
+                    let handle = FileHandle(opened.handle.0);
+                    let flags = if is_direct {
+                        FopenFlags::FOPEN_DIRECT_IO
+                    } else {
+                        open_flags(opened.content)
+                    };
+                    let whole = opened.same_as.as_deref();
+                    match whole.and_then(|file| backings.of(ino, opened.handle, file, &reply)) {
+                        Some(backing) => {
+                            let flags = flags & FopenFlags::FOPEN_DIRECT_IO;
+                            reply.opened_passthrough(handle, flags, &backing);
+                        }
+                        None => reply.opened(handle, flags),
+                    }
+                }
                 Err(error) => reply.error(errno(error.kind())),
             },
         );
@@ -162,6 +186,7 @@ impl Filesystem for Adapter {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        self.backings.release(Handle(handle.0));
         self.answering.fs.release(Handle(handle.0));
         reply.ok();
     }

@@ -14,7 +14,6 @@
 //! 2. An interrupted import leaves the table as it was: the version is published at the end, by one
 //!    manifest; the folder of a table that was to be made is taken away ([`Import::undo`]).
 
-use std::collections::HashMap;
 use std::fs::Metadata;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -27,11 +26,10 @@ use arrow_array::{ArrayRef, PrimitiveArray, RecordBatch, RecordBatchIterator, St
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
 use lance::blob::{BlobArrayBuilder, blob_field};
 use lance::dataset::{Dataset, ExternalBlobMode, WriteMode, WriteParams};
-use lance_io::object_store::{ObjectStoreParams, StorageOptionsAccessor};
 use url::Url;
 
 use crate::error::{Error, IoContext as _, Kind, Result};
-use crate::table::{Options, Table};
+use crate::table::{self, Options, Table};
 use crate::units;
 
 /// Rows in a batch. Small values are held in memory until their batch is written: at up to 64 KiB
@@ -65,7 +63,7 @@ struct Source {
 pub struct Import {
     table: String,
     storage: Storage,
-    options: HashMap<String, String>,
+    options: table::Storage,
     sources: Vec<Source>,
     created: Option<PathBuf>,
 }
@@ -80,7 +78,7 @@ impl Import {
         files: &[PathBuf],
         table: &str,
         storage: Storage,
-        options: HashMap<String, String>,
+        options: table::Storage,
     ) -> Result<Self> {
         let mut sources = Vec::new();
         for file in files {
@@ -198,9 +196,7 @@ impl Import {
     }
 
     fn params(&self, mode: WriteMode) -> Result<WriteParams> {
-        let accessor = (!self.options.is_empty())
-            .then(|| Arc::new(StorageOptionsAccessor::with_static_options(self.options.clone())));
-        let store = ObjectStoreParams { storage_options_accessor: accessor, ..Default::default() };
+        let store = self.options.params();
         let version = STORAGE_VERSION.parse();
         let version =
             version.map_err(|e| Error::caused(Kind::Internal, "the storage version", e))?;

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, Kind, Result};
-use crate::store;
+use crate::store::Opener;
 use crate::table::{Row, Snapshot, Table, Value};
 use crate::tree::{LeafIndex, LeafName};
 use crate::units::{ByteLen, Ordinal, RowIndex};
@@ -113,7 +113,7 @@ async fn check(
     }
     let uri = &value.located.object.uri;
     if !lengths.contains_key(uri) {
-        lengths.insert(uri.clone(), length(&value).await);
+        lengths.insert(uri.clone(), length(&snapshot.opener, &value).await);
     }
     let length = lengths
         .get(uri)
@@ -131,6 +131,6 @@ async fn check(
     }
 }
 
-async fn length(value: &Value) -> Result<ByteLen> {
-    store::open(&value.located.object)?.length().await
+async fn length(opener: &Opener, value: &Value) -> Result<ByteLen> {
+    opener.open(&value.located.object)?.length().await
 }

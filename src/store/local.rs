@@ -4,6 +4,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
@@ -18,7 +19,7 @@ use crate::units::{self, ByteLen};
 /// An open local object.
 #[derive(Debug)]
 pub struct Local {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     path: PathBuf,
 }
 
@@ -34,7 +35,7 @@ impl Local {
         let fd = rustix::fs::open(path, flags, Mode::empty())
             .map_err(std::io::Error::from)
             .context(Kind::Payload, || format!("open {}", path.display()))?;
-        let local = Self { fd, path: path.to_owned() };
+        let local = Self { fd: Arc::new(fd), path: path.to_owned() };
         let file_type = FileType::from_raw_mode(local.stat()?.st_mode);
         if file_type != FileType::RegularFile {
             let text = format!("{} is a {file_type:?}, not an object", path.display());
@@ -95,6 +96,10 @@ impl RangeRead for Local {
 
     fn length(&self) -> BoxFuture<'_, Result<ByteLen>> {
         future::ready(self.size()).boxed()
+    }
+
+    fn file(&self) -> Option<Arc<OwnedFd>> {
+        Some(self.fd.clone())
     }
 }
 

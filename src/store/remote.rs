@@ -1,19 +1,19 @@
-//! Objects of an object store: one ranged GET for each read.
+//! Objects of an object store: one ranged GET for each fetch.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _};
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt as _};
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt as _};
 
-use super::{Interval, RangeRead, kind_of};
+use super::fetch::{Answer, Fetch, Meta};
+use super::{Interval, kind_of};
 use crate::error::{Error, Kind, Result};
-use crate::units::{self, ByteLen};
+use crate::units::ByteLen;
 
 /// An object of a store.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Remote {
     store: Arc<dyn ObjectStore>,
     path: Path,
@@ -26,64 +26,70 @@ impl Remote {
         Self { store, path, uri }
     }
 
-    async fn get(&self, interval: Interval) -> Result<Bytes> {
-        if interval.len.get() == 0 {
-            return Ok(Bytes::new());
-        }
+    async fn start(&self, interval: Interval) -> Result<Answer> {
         let end = interval.offset.end(interval.len).ok_or_else(|| {
             Error::new(Kind::Invalid, format!("interval {interval:?} of {} overflows", self.uri))
         })?;
         let range = interval.offset.get()..end.get();
-        let bytes =
-            self.store.get_range(&self.path, range.clone()).await.map_err(|e| {
-                Error::caused(kind_of(&e), format!("get {range:?} of {}", self.uri), e)
-            })?;
-        if units::u64_of(bytes.len()) != interval.len.get() {
-            let text =
-                format!("{} is truncated: {} bytes came for {range:?}", self.uri, bytes.len());
-            return Err(Error::new(Kind::Payload, text));
-        }
-        Ok(bytes)
+        let failed = {
+            let (uri, range) = (self.uri.clone(), range.clone());
+            move |e| Error::caused(kind_of(&e), format!("get {range:?} of {uri}"), e)
+        };
+        let options = GetOptions { range: Some(GetRange::Bounded(range)), ..Default::default() };
+        let got = self.store.get_opts(&self.path, options).await.map_err(&failed)?;
+        let meta = meta(&got.meta);
+        let body = got.into_stream().map(move |bytes| bytes.map_err(&failed)).boxed();
+        Ok(Answer { meta, body })
     }
 
-    async fn head(&self) -> Result<ByteLen> {
-        let meta = self.store.head(&self.path).await;
-        let meta = meta.map_err(|e| Error::caused(kind_of(&e), format!("head {}", self.uri), e))?;
-        Ok(ByteLen::new(meta.size))
+    async fn ask(&self) -> Result<Meta> {
+        let found = self.store.head(&self.path).await;
+        let found =
+            found.map_err(|e| Error::caused(kind_of(&e), format!("head {}", self.uri), e))?;
+        Ok(meta(&found))
     }
 }
 
-impl RangeRead for Remote {
-    fn read(&self, interval: Interval) -> BoxFuture<'_, Result<Bytes>> {
-        self.get(interval).boxed()
+impl Fetch for Remote {
+    fn get(&self, interval: Interval) -> BoxFuture<'_, Result<Answer>> {
+        self.start(interval).boxed()
     }
 
-    fn length(&self) -> BoxFuture<'_, Result<ByteLen>> {
-        self.head().boxed()
+    fn head(&self) -> BoxFuture<'_, Result<Meta>> {
+        self.ask().boxed()
     }
+}
+
+fn meta(found: &ObjectMeta) -> Meta {
+    Meta { length: ByteLen::new(found.size), tag: found.e_tag.as_deref().map(Arc::from) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::units::ObjectOffset;
+    use bytes::Bytes;
+    use futures::TryStreamExt as _;
     use object_store::memory::InMemory;
 
     #[tokio::test]
-    async fn gives_all_bytes_or_an_error() {
+    async fn gives_what_is_there_and_says_how_long_the_object_is() {
         let store = Arc::new(InMemory::new());
         let path = Path::from("o");
         store.put(&path, Bytes::from_static(b"0123456789").into()).await.unwrap();
-        let remote = Remote::new(store, path, "memory:///o".into());
-        let read = |offset, len| {
-            remote.read(Interval { offset: ObjectOffset::new(offset), len: ByteLen::new(len) })
+        let remote = Remote::new(store.clone(), path, "memory:///o".into());
+        let get = |offset, len| {
+            remote.get(Interval { offset: ObjectOffset::new(offset), len: ByteLen::new(len) })
         };
-        assert_eq!(read(3, 4).await.unwrap(), "3456");
-        assert_eq!(read(u64::MAX, 0).await.unwrap(), "");
-        assert_eq!(remote.length().await.unwrap(), ByteLen::new(10));
-        for (offset, len) in [(8, 3), (10, 1), (11, 1)] {
-            assert_eq!(read(offset, len).await.unwrap_err().kind(), Kind::Payload);
+        for (offset, len, expected) in [(3, 4, "3456"), (8, 100, "89"), (0, 10, "0123456789")] {
+            let answer = get(offset, len).await.unwrap();
+            assert_eq!(answer.meta.length, ByteLen::new(10));
+            let body: Vec<Bytes> = answer.body.try_collect().await.unwrap();
+            assert_eq!(body.concat(), expected.as_bytes());
         }
-        assert_eq!(read(u64::MAX, 2).await.unwrap_err().kind(), Kind::Invalid);
+        assert_eq!(remote.head().await.unwrap().length, ByteLen::new(10));
+        assert_eq!(get(u64::MAX, 2).await.err().unwrap().kind(), Kind::Invalid);
+        let absent = Remote::new(store, Path::from("absent"), "memory:///absent".into());
+        assert_eq!(absent.head().await.unwrap_err().kind(), Kind::Payload);
     }
 }

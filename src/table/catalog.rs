@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use lance::dataset::refs::{TagContents, base_branches_contents_path, base_tags_path, tag_path};
 use lance_table::io::commit::ManifestNamingScheme;
@@ -20,6 +20,7 @@ use object_store::ObjectMeta;
 use object_store::path::Path;
 
 use super::fault;
+use super::refreshed::Refreshed;
 use super::source::Source;
 use super::uri::redacted;
 use crate::error::{Error, Kind, Result};
@@ -59,8 +60,8 @@ pub struct Catalog {
     refresh: Duration,
     only: Option<Entry>,
     versions: Mutex<HashMap<Option<Arc<str>>, VersionList>>,
-    tags: Refreshed<Vec<Arc<str>>>,
-    branches: Refreshed<Vec<Arc<str>>>,
+    tags: Arc<Refreshed<Vec<Arc<str>>>>,
+    branches: Arc<Refreshed<Vec<Arc<str>>>>,
     targets: Mutex<HashMap<Arc<str>, Arc<Refreshed<TagTarget>>>>,
 }
 
@@ -72,8 +73,8 @@ impl Catalog {
             refresh,
             only: None,
             versions: Mutex::default(),
-            tags: Refreshed::default(),
-            branches: Refreshed::default(),
+            tags: Arc::default(),
+            branches: Arc::default(),
             targets: Mutex::default(),
         }
     }
@@ -110,7 +111,8 @@ impl Catalog {
             .or_default()
             .clone();
         let before = list.last();
-        let now = list.get(self.refresh, || self.list_versions(branch.cloned())).await?;
+        let load = || list_versions(self.source.clone(), branch.cloned());
+        let now = list.get(self.refresh, load).await?;
         if before.is_some_and(|before| replaced(&before, &now)) {
             self.source.forget();
         }
@@ -160,7 +162,7 @@ impl Catalog {
     /// # Errors
     /// Where the store fails and no earlier list is known.
     pub async fn tags(&self) -> Result<Arc<Vec<Arc<str>>>> {
-        self.tags.get(self.refresh, || self.list_names(base_tags_path)).await
+        self.tags.get(self.refresh, || list_names(self.source.clone(), base_tags_path)).await
     }
 
     /// The branches' names without main, sorted.
@@ -168,7 +170,8 @@ impl Catalog {
     /// # Errors
     /// Where the store fails and no earlier list is known.
     pub async fn branches(&self) -> Result<Arc<Vec<Arc<str>>>> {
-        self.branches.get(self.refresh, || self.list_names(base_branches_contents_path)).await
+        let load = || list_names(self.source.clone(), base_branches_contents_path);
+        self.branches.get(self.refresh, load).await
     }
 
     /// Where a tag points.
@@ -183,49 +186,48 @@ impl Catalog {
             .entry(tag.clone())
             .or_default()
             .clone();
-        let found = target.get(self.refresh, || self.read_tag(tag.clone())).await;
+        let found = target.get(self.refresh, || read_tag(self.source.clone(), tag.clone())).await;
         if found.is_err() {
             self.targets.lock().unwrap_or_else(PoisonError::into_inner).remove(tag);
         }
         Ok((*found?).clone())
     }
+}
 
-    async fn read_tag(&self, tag: Arc<str>) -> Result<TagTarget> {
-        let path = tag_path(&self.source.branch(None)?.path, &tag);
-        let contents = TagContents::from_path(&path, &self.source.store).await;
-        let contents = contents.map_err(|e| match fault::kind(&e) {
-            Kind::Payload => Error::caused(Kind::NotFound, format!("no tag {tag}"), e),
-            _ => fault::of(format!("read tag {tag}"), e),
-        })?;
-        Ok(TagTarget { branch: contents.branch, version: Version::new(contents.version) })
-    }
+async fn read_tag(source: Arc<Source>, tag: Arc<str>) -> Result<TagTarget> {
+    let path = tag_path(&source.branch(None)?.path, &tag);
+    let contents = TagContents::from_path(&path, &source.store).await;
+    let contents = contents.map_err(|e| match fault::kind(&e) {
+        Kind::Payload => Error::caused(Kind::NotFound, format!("no tag {tag}"), e),
+        _ => fault::of(format!("read tag {tag}"), e),
+    })?;
+    Ok(TagTarget { branch: contents.branch, version: Version::new(contents.version) })
+}
 
-    async fn list_versions(&self, branch: Option<Arc<str>>) -> Result<Versions> {
-        let place = self.source.branch(branch.as_deref())?;
-        let directory = place.path.join("_versions");
-        let found = self.source.store.list_with_delimiter(Some(&directory)).await;
-        let found = found.map(|listed| listed.objects).or_else(|e| match fault::kind(&e) {
-            Kind::Payload | Kind::NotFound => Ok(Vec::new()),
-            _ => Err(fault::of(format!("list the versions of {}", redacted(&place.uri)), e)),
-        })?;
-        let entries = found.into_iter().filter_map(|meta| entry(branch.clone(), meta));
-        Ok(entries.map(|entry| (entry.id.version, entry)).collect())
-    }
+async fn list_versions(source: Arc<Source>, branch: Option<Arc<str>>) -> Result<Versions> {
+    let place = source.branch(branch.as_deref())?;
+    let directory = place.path.join("_versions");
+    let found = source.store.list_with_delimiter(Some(&directory)).await;
+    let found = found.map(|listed| listed.objects).or_else(|e| match fault::kind(&e) {
+        Kind::Payload | Kind::NotFound => Ok(Vec::new()),
+        _ => Err(fault::of(format!("list the versions of {}", redacted(&place.uri)), e)),
+    })?;
+    let entries = found.into_iter().filter_map(|meta| entry(branch.clone(), meta));
+    Ok(entries.map(|entry| (entry.id.version, entry)).collect())
+}
 
-    async fn list_names(&self, directory: impl Fn(&Path) -> Path) -> Result<Vec<Arc<str>>> {
-        let directory = directory(&self.source.branch(None)?.path);
-        let files = self.source.store.read_dir(directory.clone()).await;
-        let files = files.or_else(|e| match fault::kind(&e) {
-            Kind::Payload | Kind::NotFound => Ok(Vec::new()),
-            _ => Err(fault::of(format!("list {directory}"), e)),
-        })?;
-        let stems = files.iter().filter_map(|file| file.strip_suffix(".json"));
-        let decoded =
-            stems.map(|stem| percent_encoding::percent_decode_str(stem).decode_utf8_lossy());
-        let mut names: Vec<Arc<str>> = decoded.map(|name| Arc::from(name.as_ref())).collect();
-        names.sort_unstable();
-        Ok(names)
-    }
+async fn list_names(source: Arc<Source>, directory: fn(&Path) -> Path) -> Result<Vec<Arc<str>>> {
+    let directory = directory(&source.branch(None)?.path);
+    let files = source.store.read_dir(directory.clone()).await;
+    let files = files.or_else(|e| match fault::kind(&e) {
+        Kind::Payload | Kind::NotFound => Ok(Vec::new()),
+        _ => Err(fault::of(format!("list {directory}"), e)),
+    })?;
+    let stems = files.iter().filter_map(|file| file.strip_suffix(".json"));
+    let decoded = stems.map(|stem| percent_encoding::percent_decode_str(stem).decode_utf8_lossy());
+    let mut names: Vec<Arc<str>> = decoded.map(|name| Arc::from(name.as_ref())).collect();
+    names.sort_unstable();
+    Ok(names)
 }
 
 /// The version that a file in `_versions` is the manifest of; `None` for a file that is none.
@@ -245,88 +247,4 @@ fn entry(branch: Option<Arc<str>>, meta: ObjectMeta) -> Option<Entry> {
 
 fn replaced(before: &Versions, now: &Versions) -> bool {
     now.iter().any(|(version, entry)| before.get(version).is_some_and(|old| old.id != entry.id))
-}
-
-/// A value that is read again on access, at most once per period, by one caller for all.
-pub struct Refreshed<T> {
-    state: Mutex<Option<(Instant, Arc<T>)>>,
-    loading: tokio::sync::Mutex<()>,
-}
-
-impl<T> Default for Refreshed<T> {
-    fn default() -> Self {
-        Self { state: Mutex::default(), loading: tokio::sync::Mutex::default() }
-    }
-}
-
-impl<T> Refreshed<T> {
-    /// The value, not older than `period`.
-    ///
-    /// # Errors
-    /// What `load` gave, if there is no earlier value or it found that there is none any more;
-    /// else the earlier value stays for another period.
-    pub async fn get<F: Future<Output = Result<T>>>(
-        &self,
-        period: Duration,
-        load: impl FnOnce() -> F,
-    ) -> Result<Arc<T>> {
-        if let Some(fresh) = self.fresh(period) {
-            return Ok(fresh);
-        }
-        let _one_at_a_time = self.loading.lock().await;
-        if let Some(fresh) = self.fresh(period) {
-            return Ok(fresh);
-        }
-        // Taken before the load: what changes while it runs is seen by the next.
-        let started = Instant::now();
-        let value = match (load().await, self.last()) {
-            (Ok(value), _) => Arc::new(value),
-            (Err(error), Some(last)) if error.kind() != Kind::NotFound => {
-                tracing::warn!(%error, "refresh failed, the last list stays");
-                last
-            }
-            (Err(error), _) => return Err(error),
-        };
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = Some((started, value.clone()));
-        Ok(value)
-    }
-
-    /// The value as it was read last, however old.
-    pub fn last(&self) -> Option<Arc<T>> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.as_ref().map(|(_, value)| value.clone())
-    }
-
-    fn fresh(&self, period: Duration) -> Option<Arc<T>> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (read, value) = state.as_ref()?;
-        (read.elapsed() < period).then(|| value.clone())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_failing_refresh_keeps_the_last_value() {
-        let value = Refreshed::default();
-        let none = Duration::ZERO;
-        let fail = |kind| async move { Err(Error::new(kind, "down")) };
-        assert!(value.get(none, || fail(Kind::Timeout)).await.is_err());
-        assert_eq!(*value.get(none, || async { Ok(1) }).await.unwrap(), 1);
-        assert_eq!(*value.get(none, || fail(Kind::Timeout)).await.unwrap(), 1);
-        assert_eq!(
-            value.get(none, || fail(Kind::NotFound)).await.unwrap_err().kind(),
-            Kind::NotFound
-        );
-    }
-
-    #[tokio::test]
-    async fn within_the_period_nothing_is_read() {
-        let value = Refreshed::default();
-        let long = Duration::from_secs(1000);
-        assert_eq!(*value.get(long, || async { Ok(1) }).await.unwrap(), 1);
-        assert_eq!(*value.get(long, || async { panic!("read again") }).await.unwrap(), 1);
-    }
 }

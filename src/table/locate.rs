@@ -20,7 +20,7 @@ use super::fault;
 use super::source::Source;
 use super::uri::redacted;
 use crate::error::{Error, Kind, Result};
-use crate::store::{ObjectRef, Place};
+use crate::store::{ObjectRef, Owner, Place};
 
 /// A value's place.
 #[derive(Clone, Debug)]
@@ -75,6 +75,9 @@ impl Locator {
             }
             Target::ExternalUri(uri) => self.external(uri).await?,
         };
+        let owner =
+            if descriptor.kind == BlobKind::External { Owner::Others } else { Owner::Lance };
+        let object = ObjectRef { owner, ..object };
         Ok(Located { kind: descriptor.kind, object, extent: descriptor.extent })
     }
 
@@ -143,7 +146,7 @@ fn object(store: &ObjectStore, path: Path, within: &str) -> ObjectRef {
         let local = std::path::PathBuf::from(lance_io::local::to_local_path(&path));
         let uri =
             Url::from_file_path(&local).map_or_else(|()| local.display().to_string(), String::from);
-        return ObjectRef { uri: uri.into(), place: Place::Local(local) };
+        return ObjectRef { uri: uri.into(), place: Place::Local(local), owner: Owner::Lance };
     }
     let uri = Url::parse(within).map_or_else(
         |_| path.to_string(),
@@ -152,7 +155,8 @@ fn object(store: &ObjectStore, path: Path, within: &str) -> ObjectRef {
             redacted(url.as_str())
         },
     );
-    ObjectRef { uri: uri.into(), place: Place::Remote(store.inner.clone(), path) }
+    let place = Place::Remote(store.inner.clone(), path);
+    ObjectRef { uri: uri.into(), place, owner: Owner::Lance }
 }
 
 fn beneath(base: &Path, relative: &Path) -> Path {

@@ -33,7 +33,7 @@ use super::schema::{Layout, Leaf, Leaves};
 use super::values::{Chain, Element};
 use crate::error::{Error, Kind, Result};
 use crate::store::lru::Lru;
-use crate::store::{self, Interval};
+use crate::store::{Interval, Opener};
 use crate::tree::{LeafIndex, Slot, SnapshotId, Step};
 use crate::units::{self, ByteLen, ObjectOffset, Ordinal, RowAddress, RowId, RowIndex};
 
@@ -112,6 +112,8 @@ pub struct Snapshot {
     locator: Locator,
     pages: Arc<Pages>,
     sizes: Arc<Sizes>,
+    /// Opens payloads.
+    pub opener: Arc<Opener>,
     columns_rows: OnceCell<u64>,
 }
 
@@ -126,6 +128,7 @@ impl Snapshot {
         locator: Locator,
         pages: Arc<Pages>,
         sizes: Arc<Sizes>,
+        opener: Arc<Opener>,
     ) -> Result<Self> {
         let dataset = locator.dataset.clone();
         let scannable = scan::scannable(&dataset);
@@ -147,6 +150,7 @@ impl Snapshot {
             locator,
             pages,
             sizes,
+            opener,
         })
     }
 
@@ -208,8 +212,8 @@ impl Snapshot {
     async fn whole(&self, located: &Located, offset: ObjectOffset) -> Result<Interval> {
         let uri = &located.object.uri;
         let size = self.sizes.cell(uri);
-        let len =
-            size.get_or_try_init(|| async { store::open(&located.object)?.length().await }).await?;
+        let ask = || async { self.opener.open(&located.object)?.length().await };
+        let len = size.get_or_try_init(ask).await?;
         Ok(Interval { offset, len: *len })
     }
 

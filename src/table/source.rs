@@ -10,12 +10,13 @@ use std::time::SystemTime;
 use lance::Dataset;
 use lance::dataset::builder::DatasetBuilder;
 use lance::session::Session;
-use lance_io::object_store::{ObjectStore, ObjectStoreParams, StorageOptionsAccessor};
+use lance_io::object_store::{ObjectStore, ObjectStoreParams};
 use lance_table::io::commit::{CommitHandler, commit_handler_from_url};
 use lance_table::io::manifest::read_manifest;
 use object_store::path::Path;
 
 use super::fault;
+use super::storage::Storage;
 use super::uri::redacted;
 use crate::error::{Error, Kind, Result};
 use crate::tree::SnapshotId;
@@ -55,11 +56,9 @@ impl Source {
     ///
     /// # Errors
     /// [`Kind::Invalid`] for a URI of no known store, [`Kind::Denied`] without credentials.
-    pub async fn connect(table: &str, options: HashMap<String, String>) -> Result<Self> {
+    pub async fn connect(table: &str, storage: &Storage) -> Result<Self> {
         let uri = absolute(table)?;
-        let accessor = (!options.is_empty())
-            .then(|| Arc::new(StorageOptionsAccessor::with_static_options(options)));
-        let params = ObjectStoreParams { storage_options_accessor: accessor, ..Default::default() };
+        let params = storage.params();
         let session = Arc::new(new_session());
         let opened =
             ObjectStore::from_uri_and_params(session.store_registry(), &uri, &params).await;

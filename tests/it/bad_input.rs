@@ -182,7 +182,7 @@ fn a_broken_sidecar_fails_for_its_values_alone() {
 #[test]
 fn a_value_that_is_cut_while_it_is_open_is_an_error_and_no_zeros() {
     let small = Small::new(1);
-    let mount = Mount::new(&small.path);
+    let mount = Mount::with(&small.path, &["--no-passthrough"]);
     let mut open = File::open(value(&mount, 0)).unwrap();
     File::options().write(true).open(small.sidecar(0)).unwrap().set_len(10).unwrap();
     let mut bytes = Vec::new();

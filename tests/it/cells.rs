@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Map, Value};
 
-use crate::harness::{Mount, Tables, errno, names, sha256, xattr};
+use crate::harness::{Mount, S3, Tables, errno, names, sha256, xattr};
 
 #[derive(Default)]
 struct Count {
@@ -63,11 +63,26 @@ fn allow_external_shows_what_the_policy_refused() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
+#[test]
+fn every_cell_of_every_table_is_shown_as_written_from_an_object_store() {
+    let (tables, s3, count) = (Tables::shared(), S3::new(&[]), Count::default());
+    for name in tables.names() {
+        // Files of this machine that a table beside the bucket names are where they were.
+        s3.put(&tables.path(name), name);
+        check_mount(&s3.mount(name, &[]), tables, name, External::Default, &count);
+    }
+    let faults = count.faults.into_inner().unwrap();
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
 fn check_table(tables: &Tables, name: &str, external: External, count: &Count) {
-    let expected = tables.expected(name);
     let flags: &[&str] =
         if external == External::Everything { &["--allow-external", "*"] } else { &[] };
-    let mount = Mount::with(tables.path(name), flags);
+    check_mount(&Mount::with(tables.path(name), flags), tables, name, external, count);
+}
+
+fn check_mount(mount: &Mount, tables: &Tables, name: &str, external: External, count: &Count) {
+    let expected = tables.expected(name);
     let latest = expected["latest"].as_u64().unwrap().to_string();
     let link = std::fs::read_link(mount.at("latest")).unwrap();
     count.check(link.as_os_str() == latest.as_str(), || {

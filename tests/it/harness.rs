@@ -1,17 +1,24 @@
 //! Tables and mounts for tests. A mount is taken away when it is dropped, also by a failing test.
 
+mod s3;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The program under test.
-pub const LANCEFS: &str = env!("CARGO_BIN_EXE_lancefs");
+pub use s3::S3;
+
+/// The program under test; the slow tier names the release build.
+pub static LANCEFS: LazyLock<String> = LazyLock::new(|| {
+    let built = || env!("CARGO_BIN_EXE_lancefs").to_owned();
+    std::env::var("LANCEFS_TEST_BINARY").unwrap_or_else(|_| built())
+});
 
 /// A folder for one test, beneath `TMPDIR`.
 pub fn folder() -> TempDir {
@@ -188,14 +195,14 @@ impl Drop for Mount {
 
 /// The program with arguments, not run yet; its standard streams are not ours.
 pub fn lancefs<const N: usize>(arguments: [&OsStr; N]) -> Command {
-    let mut command = Command::new(LANCEFS);
+    let mut command = Command::new(&*LANCEFS);
     command.args(arguments).stdin(Stdio::null());
     command
 }
 
 /// Runs the program and gives what it printed.
 pub fn run(arguments: &[&str]) -> Output {
-    Command::new(LANCEFS).args(arguments).stdin(Stdio::null()).output().unwrap()
+    Command::new(&*LANCEFS).args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
 /// Standard output as text, of a run that must have succeeded.

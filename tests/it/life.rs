@@ -146,7 +146,7 @@ fn a_relative_mountpoint_and_one_behind_a_symlink_are_found() {
     let place = Place::new();
     std::os::unix::fs::symlink("mnt", place.folder.path().join("link")).unwrap();
     let in_folder = |arguments: &[&str]| {
-        let mut command = Command::new(LANCEFS);
+        let mut command = Command::new(&*LANCEFS);
         command.args(arguments).current_dir(place.folder.path()).stdin(Stdio::null());
         command.env("LANCEFS_LOG_FILE", "relative.log").output().unwrap()
     };
@@ -165,7 +165,7 @@ fn a_daemon_holds_nothing_of_who_started_it() {
     let place = Place::new();
     let script = "\"$0\" mount \"$1\" \"$2\" 2>&1 | cat";
     let mut shell = Command::new("sh");
-    shell.args(["-c", script, LANCEFS]).arg(table()).arg(&place.path);
+    shell.args(["-c", script, &LANCEFS]).arg(table()).arg(&place.path);
     shell.env("LANCEFS_LOG_FILE", place.log_path()).stdin(Stdio::null()).stdout(Stdio::null());
     assert_eq!(Running::start(&mut shell).ended("the pipe ends"), Some(0));
     let process = Path::new("/proc").join(place.pid().to_string());

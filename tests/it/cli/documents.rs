@@ -16,7 +16,7 @@ const COMMANDS: [&str; 8] =
 
 /// Runs the program without variables of ours, which its help would show, at a fixed width.
 fn plainly(arguments: &[&str]) -> Output {
-    let mut command = Command::new(LANCEFS);
+    let mut command = Command::new(&*LANCEFS);
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|name| name.starts_with("LANCEFS_")) {
             command.env_remove(name);

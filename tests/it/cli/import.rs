@@ -140,7 +140,7 @@ fn files_and_directories_become_rows() {
 #[test]
 fn a_relative_path_is_kept_as_it_was_given() {
     let files = Files::new();
-    let mut command = Command::new(LANCEFS);
+    let mut command = Command::new(&*LANCEFS);
     command.args(["import", "single.json", "./in/b", "t.lance"]);
     let output = command.current_dir(files.folder.path()).stdin(Stdio::null()).output().unwrap();
     let said = stdout(&output);
@@ -198,7 +198,7 @@ fn managed_is_for_new_tables() {
 /// Importing these fails so, and no table is made.
 fn refused(files: &[&OsStr], table: &Path, code: i32, said: &str) {
     let before = table.exists();
-    let mut command = Command::new(LANCEFS);
+    let mut command = Command::new(&*LANCEFS);
     let output =
         command.arg("import").args(files).arg(table).stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(code), "{files:?}: {}", stderr(&output));
@@ -286,7 +286,7 @@ fn interrupted(files: &Files, table: &Path, signal: Signal) -> String {
     let (big, errors) = (files.at("big"), files.at("errors"));
     sparse(&big, 4 << 30);
     let before = weight(table);
-    let mut command = Command::new(LANCEFS);
+    let mut command = Command::new(&*LANCEFS);
     command.arg("import").arg(big).arg(table).stdin(Stdio::null()).stdout(Stdio::null());
     let mut import = Running::start(command.stderr(File::create(&errors).unwrap()));
     eventually("some of the file is copied", || weight(table) > before + (1 << 20));
@@ -332,7 +332,7 @@ fn a_large_file_is_streamed_in_bounded_memory() {
         let files = Files::new();
         let (big, table) = (files.at("big"), files.at("t.lance"));
         sparse(&big, SIZE);
-        let mut command = Command::new(LANCEFS);
+        let mut command = Command::new(&*LANCEFS);
         command.arg("import").args(managed).arg(&big).arg(&table).stdin(Stdio::null());
         let mut import = Running::start(command.stdout(Stdio::null()));
         let status = format!("/proc/{}/status", import.0.id());

@@ -99,7 +99,9 @@ fn an_ordinary_user_mounts_through_fusermount3() {
     let folder = place.folder.path();
     // Other users may not look into the folder that the program was built in.
     let program = folder.join("lancefs");
-    fs::hard_link(LANCEFS, &program).or_else(|_| fs::copy(LANCEFS, &program).map(drop)).unwrap();
+    fs::hard_link(&*LANCEFS, &program)
+        .or_else(|_| fs::copy(&*LANCEFS, &program).map(drop))
+        .unwrap();
     fs::rename(Tables::shared().copy("scalar", folder), folder.join("table.lance")).unwrap();
     fs::create_dir(folder.join("mnt2")).unwrap();
     fs::write(folder.join("mnt.log"), "").unwrap();

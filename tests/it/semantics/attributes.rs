@@ -284,7 +284,7 @@ fn s24_nothing_that_is_shown_holds_a_credential() {
         told_by_all.extend(told(&mount));
     }
     let uri = "s3://user:SECRET-8@lancefs-no-such-bucket/t.lance?sig=SECRET-9";
-    let mut mounting = std::process::Command::new(LANCEFS);
+    let mut mounting = std::process::Command::new(&*LANCEFS);
     mounting.arg("mount").arg(uri).arg(folder.path()).args(arguments);
     let output = mounting.arg("--log-file").arg(folder.path().join("log")).output().unwrap();
     assert!(!output.status.success());

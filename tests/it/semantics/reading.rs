@@ -74,7 +74,7 @@ fn s26_a_payload_that_is_cut_while_it_is_open_is_an_error() {
     let folder = folder();
     let table = folder.path().join("t.lance");
     write_blobs(&table, "create", "[b'0123456789' * 600_000, b'packed' * 50_000]", "");
-    let mount = Mount::new(&table);
+    let mount = Mount::with(&table, &["--no-passthrough"]);
     for row in [0, 1] {
         let path = mount.at(format!("1/{row}/blob.bin"));
         let (stored, offset, size) = object(&path);
@@ -204,7 +204,7 @@ print('same')";
 
 #[test]
 fn s29_pages_stay_when_a_file_is_opened_again() {
-    let mount = Mount::new(Tables::shared().path("scalar"));
+    let mount = Mount::with(Tables::shared().path("scalar"), &["--no-passthrough"]);
     let path = mount.at("1/12/blob.bin");
     let given = || mount.status()["bytes_read"].as_u64().unwrap();
     // Reading the status counts too: some hundred bytes.

@@ -1,0 +1,242 @@
+//! The disk cache: blocks that survive a remount.
+//!
+//! Files, checksums, eviction and recovery are foyer's. Ours is what a block is known by, and when
+//! it may be used:
+//!
+//! ```text
+//! <URI> #                               length and ETag of the object, as its first answer said
+//! <URI> # <ETag> # <length> # <block> # <number>     one block
+//! ```
+//!
+//! 1. Only objects that Lance owns are kept: they never change under their name. An object that is
+//!    answered for with another tag all the same is forgotten ([`Disk::forget`]), and with its tag
+//!    all its blocks.
+//! 2. The cache must never fail a read: whatever goes wrong here is a miss. foyer drops what it
+//!    cannot write, and does not give out what its checksum does not fit.
+//! 3. Two mounts must not write the same files: the folder is locked, and who comes second is told.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use foyer::{
+    BlockEngineConfig, DeviceBuilder as _, FsDeviceBuilder, HybridCache, HybridCacheBuilder,
+    HybridCachePolicy, RecoverMode,
+};
+use rustix::fs::FlockOperation;
+
+use super::fetch::Meta;
+use crate::error::{Error, IoContext as _, Kind, Result};
+use crate::units::{self, BlockNumber, ByteLen};
+
+/// The file that is locked.
+const LOCK: &str = "lock";
+/// foyer writes in files of this size, in bytes, and evicts one at a time.
+const FILE: u64 = 16 << 20;
+/// The smallest cache, in files: some are being written and some being emptied.
+const FEWEST_FILES: u64 = 8;
+/// What waits to be written, in bytes; what comes faster than the disk takes it is not kept.
+const WRITING: usize = 32 << 20;
+/// What foyer keeps in memory of what it has read; the block cache is above it, so next to nothing.
+const MEMORY: usize = 1 << 20;
+
+/// Blocks on disk.
+pub struct Disk {
+    cache: HybridCache<String, Bytes>,
+    _lock: File,
+}
+
+impl Disk {
+    /// Opens the cache in a folder of its own, made if need be, and recovers what it holds.
+    ///
+    /// # Errors
+    /// [`Kind::Busy`] where another mount has it, [`Kind::Invalid`] where the folder cannot be
+    /// used or `size` is too small.
+    pub async fn open(folder: &Path, size: ByteLen) -> Result<Self> {
+        let least = FILE * FEWEST_FILES;
+        if size.get() < least {
+            let text = format!("--cache-size is {size} bytes, and must be {least} at least");
+            return Err(Error::new(Kind::Invalid, text));
+        }
+        let what = || format!("use the cache folder {}", folder.display());
+        std::fs::create_dir_all(folder).context(Kind::Invalid, what)?;
+        let lock = File::create(folder.join(LOCK)).context(Kind::Invalid, what)?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            let text = format!(
+                "the cache folder {} is used by another mount; give each mount its own --cache-dir",
+                folder.display()
+            );
+            Error::new(Kind::Busy, text)
+        })?;
+        let failed = |e| Error::caused(Kind::Invalid, what(), e);
+        let device = FsDeviceBuilder::new(folder).with_capacity(units::usize_of(size.get()));
+        let device = device.build().map_err(failed)?;
+        let engine = BlockEngineConfig::new(device)
+            .with_block_size(units::usize_of(FILE))
+            .with_buffer_pool_size(WRITING)
+            .with_submit_queue_size_threshold(WRITING);
+        let cache = HybridCacheBuilder::new()
+            .with_name("lancefs")
+            .with_policy(HybridCachePolicy::WriteOnInsertion)
+            .memory(MEMORY)
+            .with_weighter(|key: &String, value: &Bytes| key.len() + value.len())
+            .storage()
+            .with_engine_config(engine)
+            .with_recover_mode(RecoverMode::Quiet)
+            .build();
+        Ok(Self { cache: cache.await.map_err(failed)?, _lock: lock })
+    }
+
+    /// What is known of an object.
+    pub async fn meta(&self, uri: &str) -> Option<Meta> {
+        let text = self.get(&meta_key(uri)).await?;
+        let text = std::str::from_utf8(&text).ok()?;
+        let (length, tag) = text.split_once(' ')?;
+        let tag = (!tag.is_empty()).then(|| Arc::from(tag));
+        Some(Meta { length: ByteLen::new(length.parse().ok()?), tag })
+    }
+
+    /// Keeps what is known of an object.
+    pub fn keep_meta(&self, uri: &str, meta: &Meta) {
+        let text = format!("{} {}", meta.length, meta.tag.as_deref().unwrap_or_default());
+        self.put(meta_key(uri), text.into());
+    }
+
+    /// Forgets an object: its blocks are never found again.
+    pub fn forget(&self, uri: &str) {
+        self.cache.remove(&meta_key(uri));
+    }
+
+    /// A block.
+    pub async fn block(&self, object: &Known<'_>, number: BlockNumber) -> Option<Bytes> {
+        let bytes = self.get(&object.key(number)).await?;
+        (units::u64_of(bytes.len()) == object.len_of(number)).then_some(bytes)
+    }
+
+    /// Keeps a block, if the disk is not behind already.
+    pub fn keep(&self, object: &Known<'_>, number: BlockNumber, bytes: Bytes) {
+        self.put(object.key(number), bytes);
+    }
+
+    /// Writes what is still in memory.
+    pub async fn close(&self) {
+        if let Err(error) = self.cache.close().await {
+            tracing::warn!(%error, "the disk cache did not close");
+        }
+    }
+
+    async fn get(&self, key: &String) -> Option<Bytes> {
+        match self.cache.get(key).await {
+            Ok(entry) => entry.map(|entry| entry.value().clone()),
+            Err(error) => {
+                tracing::debug!(%error, "the disk cache cannot be read");
+                None
+            }
+        }
+    }
+
+    fn put(&self, key: String, value: Bytes) {
+        self.cache.storage_writer(key).force().insert(value);
+    }
+}
+
+/// An object whose length and tag are known.
+pub struct Known<'a> {
+    /// Its URI.
+    pub uri: &'a str,
+    /// Length and tag.
+    pub meta: &'a Meta,
+    /// The block size.
+    pub block: ByteLen,
+}
+
+impl Known<'_> {
+    fn key(&self, number: BlockNumber) -> String {
+        let Meta { length, tag } = self.meta;
+        let tag = tag.as_deref().unwrap_or_default();
+        format!("{}#{tag}#{length}#{}#{number}", self.uri, self.block)
+    }
+
+    fn len_of(&self, number: BlockNumber) -> u64 {
+        let start = number.start(self.block).get();
+        self.meta.length.get().saturating_sub(start).min(self.block.get())
+    }
+}
+
+fn meta_key(uri: &str) -> String {
+    format!("{uri}#")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(tag: &'static str) -> Meta {
+        Meta { length: ByteLen::new(40_000), tag: Some(tag.into()) }
+    }
+
+    fn known(meta: &Meta) -> Known<'_> {
+        Known { uri: "s3://b/o", meta, block: ByteLen::kib(16) }
+    }
+
+    async fn open(folder: &Path) -> Result<Disk> {
+        Disk::open(folder, ByteLen::mib(128)).await
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn blocks_survive_and_are_of_one_object() {
+        let folder = tempfile::tempdir().unwrap();
+        let (here, other) = (meta("a"), meta("b"));
+        let number = BlockNumber::new(1);
+        let disk = open(folder.path()).await.unwrap();
+        assert_eq!(disk.meta("s3://b/o").await, None);
+        disk.keep_meta("s3://b/o", &here);
+        disk.keep(&known(&here), number, vec![7; 16 << 10].into());
+        disk.keep(&known(&here), BlockNumber::new(2), vec![7; 100].into());
+        disk.close().await;
+        drop(disk);
+        let disk = open(folder.path()).await.unwrap();
+        assert_eq!(disk.meta("s3://b/o").await, Some(here.clone()));
+        assert_eq!(disk.block(&known(&here), number).await.unwrap(), vec![7; 16 << 10]);
+        assert_eq!(disk.block(&known(&other), number).await, None);
+        assert_eq!(disk.block(&known(&here), BlockNumber::new(2)).await, None, "too short");
+        disk.forget("s3://b/o");
+        assert_eq!(disk.meta("s3://b/o").await, None);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn damage_is_a_miss() {
+        let folder = tempfile::tempdir().unwrap();
+        let here = meta("a");
+        let disk = open(folder.path()).await.unwrap();
+        for n in 0..2 {
+            disk.keep(&known(&here), BlockNumber::new(n), vec![7; 16 << 10].into());
+        }
+        disk.close().await;
+        drop(disk);
+        let mut damaged = 0;
+        for entry in std::fs::read_dir(folder.path()).unwrap().flatten() {
+            let mut bytes = std::fs::read(entry.path()).unwrap();
+            let sevens = bytes.windows(1000).position(|window| window == [7; 1000]);
+            if let Some(at) = sevens {
+                bytes[at + 500] = 8;
+                std::fs::write(entry.path(), bytes).unwrap();
+                damaged += 1;
+            }
+        }
+        assert_eq!(damaged, 1);
+        let disk = open(folder.path()).await.unwrap();
+        assert_eq!(disk.block(&known(&here), BlockNumber::new(0)).await, None);
+        assert_eq!(disk.block(&known(&here), BlockNumber::new(1)).await.unwrap()[0], 7);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_folder_has_one_mount() {
+        let folder = tempfile::tempdir().unwrap();
+        let _first = open(folder.path()).await.unwrap();
+        assert_eq!(open(folder.path()).await.err().unwrap().kind(), Kind::Busy);
+        let small = Disk::open(folder.path(), ByteLen::mib(1)).await;
+        assert_eq!(small.err().unwrap().kind(), Kind::Invalid);
+    }
+}

@@ -1,0 +1,133 @@
+//! Opens objects, and remembers those of stores, so that a stream goes on in the next file of the
+//! same object.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lru::LruCache;
+
+use super::blocks::ObjectId;
+use super::cached::{Cached, Shared};
+use super::{
+    Disk, Fetch, Figures, Local, Meter, ObjectRef, Patience, Place, RangeRead, Remote, Sizes,
+};
+use crate::error::Result;
+use crate::units::ByteLen;
+
+/// Objects that are remembered: each is some hundred bytes and its streams. A table of Dedicated
+/// objects has one for each value; those not read for long start anew.
+const OBJECTS: usize = 4096;
+
+/// How stores are read.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Sizes of the cache and of what is fetched.
+    pub sizes: Sizes,
+    /// How long a store is waited for.
+    pub patience: Patience,
+    /// The folder of the disk cache and its size; none without one.
+    pub disk: Option<(PathBuf, ByteLen)>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            sizes: Sizes {
+                memory: ByteLen::mib(512),
+                block: ByteLen::kib(16),
+                read_ahead: ByteLen::mib(128),
+            },
+            patience: Patience::within(Duration::from_mins(1)),
+            disk: None,
+        }
+    }
+}
+
+/// A layer that is put between the cache and the store.
+pub type Layer = Arc<dyn Fn(Arc<dyn Fetch>) -> Arc<dyn Fetch> + Send + Sync>;
+
+/// Opens the objects of one mount.
+pub struct Opener {
+    shared: Arc<Shared>,
+    objects: Mutex<LruCache<Arc<str>, Cached>>,
+    last: AtomicU64,
+    layer: Option<Layer>,
+}
+
+impl Opener {
+    /// With nothing in memory.
+    ///
+    /// # Errors
+    /// Where the disk cache cannot be used.
+    pub async fn new(settings: Settings) -> Result<Self> {
+        let disk = match settings.disk {
+            Some((folder, size)) => Some(Disk::open(&folder, size).await?),
+            None => None,
+        };
+        let most = NonZeroUsize::new(OBJECTS).unwrap_or(NonZeroUsize::MIN);
+        Ok(Self {
+            shared: Arc::new(Shared::new(settings.sizes, settings.patience, disk)),
+            objects: Mutex::new(LruCache::new(most)),
+            last: AtomicU64::new(0),
+            layer: None,
+        })
+    }
+
+    /// Writes to the disk cache what is on its way there.
+    pub async fn close(&self) {
+        if let Some(disk) = &self.shared.disk {
+            disk.close().await;
+        }
+    }
+
+    /// With a layer between the cache and the store, which is where tests inject faults.
+    #[must_use]
+    pub fn with_layer(self, layer: Layer) -> Self {
+        Self { layer: Some(layer), ..self }
+    }
+
+    /// Opens an object for reading. A local object is opened here and now; a remote one is not
+    /// asked for until it is read.
+    ///
+    /// # Errors
+    /// `Kind::Payload` where a local object is absent or no regular file, `Kind::Denied` where the
+    /// file system refuses.
+    pub fn open(&self, object: &ObjectRef) -> Result<Arc<dyn RangeRead>> {
+        Ok(match &object.place {
+            Place::Local(path) => Arc::new(Local::open(path)?),
+            Place::Remote(store, path) => {
+                let remote = Remote::new(store.clone(), path.clone(), object.uri.clone());
+                Arc::new(self.cached(object, remote))
+            }
+        })
+    }
+
+    /// What has been asked of stores.
+    pub fn figures(&self) -> &Figures {
+        &self.shared.figures
+    }
+
+    /// Bytes in the block cache, and bytes on their way to it.
+    pub fn size(&self) -> (ByteLen, ByteLen) {
+        self.shared.blocks.size()
+    }
+
+    fn cached(&self, ObjectRef { uri, owner, .. }: &ObjectRef, remote: Remote) -> Cached {
+        let mut objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = objects.get(uri).filter(|object| !object.is_replaced()) {
+            return known.clone();
+        }
+        let metered = Arc::new(Meter::new(Arc::new(remote), self.shared.figures.clone()));
+        let from = match &self.layer {
+            Some(layer) => layer(metered),
+            None => metered,
+        };
+        let id = ObjectId(self.last.fetch_add(1, Ordering::Relaxed) + 1);
+        let object = Cached::new(id, uri.clone(), *owner, from, self.shared.clone());
+        objects.put(uri.clone(), object.clone());
+        object
+    }
+}

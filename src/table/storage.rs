@@ -1,0 +1,86 @@
+//! What is passed to the object store: flags, and a file that is read again while the mount lives.
+//!
+//! Credentials are rotated by writing the file anew. The crate asks for options again when those it
+//! has expire ([`EXPIRES_AT_MILLIS_KEY`]), so each reading of the file is given a short life. Other
+//! sources (instance, container, web identity) have expiry times of their own.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use lance_io::object_store::{
+    EXPIRES_AT_MILLIS_KEY, ObjectStoreParams, REFRESH_OFFSET_MILLIS_KEY, StorageOptionsAccessor,
+    StorageOptionsProvider,
+};
+
+use crate::config;
+use crate::error::Result;
+
+/// How long what the file said is used.
+const LIFE: Duration = Duration::from_secs(30);
+/// How long before its end it is read again.
+const EARLY: Duration = Duration::from_secs(5);
+
+/// Options of the object store. They may be secrets: never shown.
+#[derive(Clone, Default)]
+pub struct Storage {
+    given: HashMap<String, String>,
+    file: Option<PathBuf>,
+}
+
+impl Storage {
+    /// Options that go before those of a file of `KEY=VALUE` lines.
+    ///
+    /// # Errors
+    /// `Kind::Invalid` where the file cannot be read or understood.
+    pub fn new(given: HashMap<String, String>, file: Option<PathBuf>) -> Result<Self> {
+        let storage = Self { given, file };
+        storage.options()?;
+        Ok(storage)
+    }
+
+    /// As the crate takes them.
+    pub fn params(&self) -> ObjectStoreParams {
+        let accessor = match &self.file {
+            Some(_) => Some(StorageOptionsAccessor::with_provider(Arc::new(self.clone()))),
+            None if self.given.is_empty() => None,
+            None => Some(StorageOptionsAccessor::with_static_options(self.given.clone())),
+        };
+        let storage_options_accessor = accessor.map(Arc::new);
+        ObjectStoreParams { storage_options_accessor, ..Default::default() }
+    }
+
+    fn options(&self) -> Result<HashMap<String, String>> {
+        let mut options = HashMap::new();
+        if let Some(file) = &self.file {
+            options.extend(config::storage_options_file(file)?);
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            options.insert(EXPIRES_AT_MILLIS_KEY.to_owned(), (now + LIFE).as_millis().to_string());
+            options.insert(REFRESH_OFFSET_MILLIS_KEY.to_owned(), EARLY.as_millis().to_string());
+        }
+        options.extend(self.given.clone());
+        Ok(options)
+    }
+}
+
+#[async_trait]
+impl StorageOptionsProvider for Storage {
+    async fn fetch_storage_options(&self) -> lance::Result<Option<HashMap<String, String>>> {
+        let options = self.options();
+        // A file that is being written anew is read again at the next request.
+        options.map(Some).map_err(|e| lance::Error::invalid_input(e.to_string()))
+    }
+
+    fn provider_id(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
+impl fmt::Debug for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Storage").field("file", &self.file).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,129 @@
+//! An S3 server on loopback behind a link that can be slow and can fail (`tests/lab`).
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{Mount, copy_folder, folder};
+
+const BUCKET: &str = "media";
+const ACCESS_KEY: &str = "lab";
+const SECRET_KEY: &str = "laboratory";
+
+/// The server, with its link.
+pub struct S3 {
+    folder: TempDir,
+    server: Child,
+    link: Child,
+    /// Where the link listens.
+    pub endpoint: String,
+}
+
+impl S3 {
+    /// Starts both; `link` are arguments of `slowlink`.
+    pub fn new(link: &[&str]) -> Self {
+        let folder = folder();
+        std::fs::create_dir_all(folder.path().join("root").join(BUCKET)).unwrap();
+        let (server, direct) = start(
+            tool("s3dev")
+                .arg("127.0.0.1:0")
+                .arg(folder.path().join("root"))
+                .args([ACCESS_KEY, SECRET_KEY]),
+        );
+        let to = direct.strip_prefix("http://").unwrap();
+        let (link, endpoint) = start(
+            tool("slowlink")
+                .args(["--to", to])
+                .arg("--stats")
+                .arg(folder.path().join("stats"))
+                .arg("--fault")
+                .arg(folder.path().join("fault"))
+                .args(link),
+        );
+        Self { folder, server, link, endpoint }
+    }
+
+    /// Where a bucket's objects are as files.
+    pub fn bucket(&self) -> PathBuf {
+        self.folder.path().join("root").join(BUCKET)
+    }
+
+    /// Puts a folder into the bucket, and gives its URI.
+    pub fn put(&self, from: &Path, name: &str) -> String {
+        copy_folder(from, &self.bucket().join(name));
+        self.uri(name)
+    }
+
+    /// The URI of a name in the bucket.
+    pub fn uri(&self, name: &str) -> String {
+        format!("s3://{BUCKET}/{name}")
+    }
+
+    /// Options of the store, as pairs.
+    pub fn options(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("aws_access_key_id", ACCESS_KEY.to_owned()),
+            ("aws_secret_access_key", SECRET_KEY.to_owned()),
+            ("aws_region", "us-east-1".to_owned()),
+            ("aws_endpoint", self.endpoint.clone()),
+            ("allow_http", "true".to_owned()),
+        ]
+    }
+
+    /// Mounts a table of the bucket.
+    pub fn mount(&self, name: &str, arguments: &[&str]) -> Mount {
+        let options: Vec<String> = self
+            .options()
+            .iter()
+            .map(|(key, value)| format!("--storage-option={key}={value}"))
+            .collect();
+        let all: Vec<&str> =
+            options.iter().map(String::as_str).chain(arguments.iter().copied()).collect();
+        Mount::with(self.uri(name), &all)
+    }
+
+    /// How the link is from now on: `ok`, `hang`, `reset`, `503`, `trickle`, `cut`.
+    pub fn fault(&self, fault: &str) {
+        let (new, file) = (self.folder.path().join("fault.new"), self.folder.path().join("fault"));
+        std::fs::write(&new, fault).unwrap();
+        std::fs::rename(new, file).unwrap();
+    }
+
+    /// How many requests of all kinds have gone over the link until now.
+    pub fn requests(&self) -> u64 {
+        // The figures are written ten times a second.
+        std::thread::sleep(Duration::from_millis(250));
+        let text = std::fs::read(self.folder.path().join("stats")).unwrap();
+        let stats: Value = serde_json::from_slice(&text).unwrap();
+        ["get", "head", "put", "other"].map(|name| stats[name].as_u64().unwrap()).iter().sum()
+    }
+}
+
+impl Drop for S3 {
+    fn drop(&mut self) {
+        for child in [&mut self.link, &mut self.server] {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn tool(name: &str) -> Command {
+    let folder = std::env::var_os("LANCEFS_TEST_LAB")
+        .expect("LANCEFS_TEST_LAB is not set: run scripts/test, or LANCEFS_TEST_LAB=$(scripts/lab) cargo test");
+    Command::new(Path::new(&folder).join(name))
+}
+
+/// Starts a server that prints where it listens.
+fn start(command: &mut Command) -> (Child, String) {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("listening on ");
+    let address = address.unwrap_or_else(|| panic!("{command:?} said {line:?}")).to_owned();
+    (child, address)
+}
