@@ -40,13 +40,13 @@ use super::{Interval, Owner, RangeRead};
 use crate::error::{Error, Kind, Result};
 use crate::units::{self, BlockNumber, ByteLen};
 
-/// The largest request, in bytes. At 100 MB/s for one connection and 30 ms to the first byte the
-/// wait is a quarter of the whole; larger ones would leave connections idle at the window's end.
-const LARGEST_PART: u64 = 8 << 20;
+/// The largest request, in bytes. Requests that are under way share what the machine can take, so
+/// with larger ones the reader waits longer for the end of the first while the last are fetched.
+const LARGEST_PART: u64 = 4 << 20;
 /// The smallest request ahead of a reader, in bytes.
 const LEAST_PART: u64 = 256 << 10;
 /// What is asked for ahead is cut into so many parts, which come over as many connections.
-const PARTS: u64 = 4;
+const PARTS: u64 = 8;
 /// Blocks that are read from the disk cache at once.
 const DISK_READS: usize = 16;
 
