@@ -90,11 +90,14 @@ impl Fs {
     /// A value, with its row.
     pub(super) async fn value(
         &self,
-        snapshot: &Snapshot,
+        snapshot: &Arc<Snapshot>,
         row: RowIndex,
         leaf: LeafIndex,
         ordinal: Ordinal,
     ) -> Result<(Row, Value)> {
+        if !self.table.source.store.is_local() {
+            snapshot.look_ahead(row);
+        }
         let found = async {
             let page = snapshot.row(row).await?;
             let value = snapshot.value(&page, leaf, ordinal).await?;

@@ -58,9 +58,10 @@ impl Fs {
         Ok(self.handles.open_directory(names))
     }
 
-    /// Whether what a directory lists can never change.
-    pub fn is_immutable(&self, ino: Ino) -> bool {
-        matches!(self.node(ino), Ok(Node::Version(_) | Node::Row(..)))
+    /// Whether what a directory lists can never change,
+    /// and is long enough that it is worth a place in the kernel's cache: a row's is not.
+    pub fn is_worth_caching(&self, ino: Ino) -> bool {
+        matches!(self.node(ino), Ok(Node::Version(_)))
     }
 
     /// Whether a number is that of a file, which nobody may run.
@@ -227,6 +228,9 @@ impl Fs {
         let snapshot = self.snapshot(slot).await?;
         if snapshot.leaves.fields.is_empty() {
             return row_exists(&snapshot, index);
+        }
+        if !self.table.source.store.is_local() {
+            snapshot.look_ahead(index);
         }
         let located = |error: Error| error.at(place(&snapshot, index));
         let row = match snapshot.row(index).await.map_err(located) {

@@ -193,7 +193,7 @@ impl Filesystem for Adapter {
 
     fn opendir(&self, _request: &KernelRequest, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let (fs, ino) = (self.fs(), Ino::new(ino.0));
-        let flags = if fs.is_immutable(ino) {
+        let flags = if fs.is_worth_caching(ino) {
             FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE
         } else {
             FopenFlags::empty()

@@ -59,6 +59,11 @@ impl<K: Hash + Eq + Clone, V> Lru<K, V> {
         cell
     }
 
+    /// Whether there is a cell of a key, filled or not; its age does not change.
+    pub fn has(&self, key: &K) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).entries.contains(key)
+    }
+
     /// Charges a value that has been made, and drops others if the budget is exceeded.
     pub fn weigh(&self, key: &K, weight: u64) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -12,10 +12,13 @@
 //!    is bounded in bytes and shared by all snapshots ([`Pages`]).
 //! 2. An External value may not record its size: it is looked up once and remembered
 //!    ([`Sizes`]), so that a file's size stays what it was.
-//! 3. `row.json` needs columns that may be wide: how many rows are scanned at once is decided by
+//! 3. A walk over rows in order must not wait for each page: the next one is fetched while the walk
+//!    is in the second half of one ([`Snapshot::look_ahead`]).
+//! 4. `row.json` needs columns that may be wide: how many rows are scanned at once is decided by
 //!    what the first row weighs ([`Snapshot::columns`]).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use arrow_array::ArrayRef;
@@ -115,6 +118,8 @@ pub struct Snapshot {
     /// Opens payloads.
     pub opener: Arc<Opener>,
     columns_rows: OnceCell<u64>,
+    /// The row that was asked for last.
+    last: AtomicU64,
 }
 
 impl Snapshot {
@@ -143,6 +148,7 @@ impl Snapshot {
             leaves: Leaves::of(dataset.schema(), schema),
             all_columns: schema.fields.iter().map(single).collect(),
             columns_rows: OnceCell::new(),
+            last: AtomicU64::new(u64::MAX),
             id,
             slot,
             scannable: scannable.clone(),
@@ -161,6 +167,29 @@ impl Snapshot {
     pub async fn row(&self, row: RowIndex) -> Result<Row> {
         let place = self.place(row)?;
         self.page(What::Descriptors, &self.leaves.columns, place, PAGE_ROWS).await
+    }
+
+    /// Notes that a row was asked for, and fetches the next page if rows are asked for in order and
+    /// this one is far enough in its own. Worth it where a page is some round trips away.
+    pub fn look_ahead(self: &Arc<Self>, row: RowIndex) {
+        let last = self.last.swap(row.get(), Ordering::Relaxed);
+        let in_order = row.get() == last || row.get() == last.wrapping_add(1);
+        let Some(place) = self.rows.place(row).filter(|_| in_order) else { return };
+        let into_page = place.offset % PAGE_ROWS;
+        let next = RowIndex::new(
+            row.get() - into_page + PAGE_ROWS.min(place.rows - place.offset + into_page),
+        );
+        let Some(next_place) = self.rows.place(next).filter(|_| into_page >= PAGE_ROWS / 2) else {
+            return;
+        };
+        if !self.pages.has(&self.key(What::Descriptors, next_place, PAGE_ROWS)) {
+            let this = self.clone();
+            tokio::spawn(async move {
+                if let Err(error) = this.row(next).await {
+                    tracing::debug!(%error, "a page was not fetched ahead");
+                }
+            });
+        }
     }
 
     /// A row with all of its columns, in schema order, Blobs as descriptors.
@@ -223,6 +252,12 @@ impl Snapshot {
         })
     }
 
+    fn key(&self, what: What, place: Place, page_rows: u64) -> PageKey {
+        let offset = place.offset - place.offset % page_rows;
+        let rows = page_rows.min(place.rows - offset);
+        PageKey { slot: self.slot, what, run: Run { fragment: place.fragment, offset, rows } }
+    }
+
     async fn page(
         &self,
         what: What,
@@ -230,12 +265,9 @@ impl Snapshot {
         place: Place,
         page_rows: u64,
     ) -> Result<Row> {
-        let offset = place.offset - place.offset % page_rows;
-        let run =
-            Run { fragment: place.fragment, offset, rows: page_rows.min(place.rows - offset) };
-        let key = PageKey { slot: self.slot, what, run };
-        let cell = self.pages.cell(&key);
-        let at = units::usize_of(place.offset - offset);
+        let key = self.key(what, place, page_rows);
+        let (run, cell) = (key.run, self.pages.cell(&key));
+        let at = units::usize_of(place.offset - run.offset);
         if let Some(page) = cell.get() {
             return Ok(Row { page: page.clone(), at });
         }
