@@ -29,6 +29,8 @@ const EARLY: Duration = Duration::from_secs(5);
 pub struct Storage {
     given: HashMap<String, String>,
     file: Option<PathBuf>,
+    /// All of them, as they were first.
+    first: HashMap<String, String>,
 }
 
 impl Storage {
@@ -37,15 +39,18 @@ impl Storage {
     /// # Errors
     /// `Kind::Invalid` where the file cannot be read or understood.
     pub fn new(given: HashMap<String, String>, file: Option<PathBuf>) -> Result<Self> {
-        let storage = Self { given, file };
-        storage.options()?;
-        Ok(storage)
+        let storage = Self { given, file, first: HashMap::new() };
+        Ok(Self { first: storage.options()?, ..storage })
     }
 
     /// As the crate takes them.
     pub fn params(&self) -> ObjectStoreParams {
         let accessor = match &self.file {
-            Some(_) => Some(StorageOptionsAccessor::with_provider(Arc::new(self.clone()))),
+            // With the first options: endpoint and region are taken from them alone.
+            Some(_) => Some(StorageOptionsAccessor::with_initial_and_provider(
+                self.first.clone(),
+                Arc::new(self.clone()),
+            )),
             None if self.given.is_empty() => None,
             None => Some(StorageOptionsAccessor::with_static_options(self.given.clone())),
         };

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-pub use s3::S3;
+pub use s3::{S3, SECRET_KEY};
 
 /// The program under test; the slow tier names the release build.
 pub static LANCEFS: LazyLock<String> = LazyLock::new(|| {

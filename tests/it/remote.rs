@@ -5,9 +5,10 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Mount, S3, errno, eventually, run_python, sha256};
+use crate::harness::{Mount, S3, SECRET_KEY, errno, eventually, run_python, sha256};
 
 const EIO: i32 = 5;
+const EACCES: i32 = 13;
 const ETIMEDOUT: i32 = 110;
 
 /// Writes a table of values of one length in a few files to the bucket, by pylance through S3.
@@ -228,6 +229,26 @@ fn blocks_on_disk_survive_a_remount() {
     let figure = |of: &str, name: &str| status[of][name].as_u64().unwrap();
     assert!(figure("cache", "disk_hits") > 0, "{status:#}");
     assert!(figure("store", "bytes_fetched") < 40 * 300_000, "{status:#}");
+}
+
+#[test]
+fn keys_that_are_rotated_are_picked_up_from_the_options_file() {
+    let s3 = S3::new(&[]);
+    write(&s3, "t", 100, 300_000);
+    let file = s3.options_file(SECRET_KEY);
+    let flags = ["--storage-options-file", file.to_str().unwrap(), "--refresh", "1h"];
+    let mount = Mount::with(s3.uri("t"), &flags);
+    assert_eq!(read_all(&mount, 0).len(), 300_000);
+    if std::env::var_os("LANCEFS_TEST_SLOW").is_none() {
+        return;
+    }
+    let read = |row: usize| std::fs::read(mount.at(format!("1/{row}/blob.bin")));
+    s3.options_file("wrong");
+    std::thread::sleep(Duration::from_secs(35));
+    assert_eq!(errno(read(50)), EACCES);
+    s3.options_file(SECRET_KEY);
+    std::thread::sleep(Duration::from_secs(35));
+    assert_eq!(read(50).unwrap().len(), 300_000);
 }
 
 /// Mounts where it must fail, and gives what was said.

@@ -12,7 +12,8 @@ use super::{Mount, copy_folder, folder};
 
 const BUCKET: &str = "media";
 const ACCESS_KEY: &str = "lab";
-const SECRET_KEY: &str = "laboratory";
+/// The key that the server takes.
+pub const SECRET_KEY: &str = "laboratory";
 
 /// The server, with its link.
 pub struct S3 {
@@ -72,6 +73,17 @@ impl S3 {
             ("aws_endpoint", self.endpoint.clone()),
             ("allow_http", "true".to_owned()),
         ]
+    }
+
+    /// Options of the store as a file, with this secret key.
+    pub fn options_file(&self, secret: &str) -> PathBuf {
+        let file = self.folder.path().join("options");
+        let lines = self.options().into_iter().map(|(key, value)| {
+            let value = if key == "aws_secret_access_key" { secret.to_owned() } else { value };
+            format!("{key}={value}\n")
+        });
+        std::fs::write(&file, lines.collect::<String>()).unwrap();
+        file
     }
 
     /// Mounts a table of the bucket.

@@ -161,18 +161,17 @@ fn random(arguments: &Arguments, report: &mut Report, endpoint: &Endpoint) {
         }
         report.end("×", Better::Less, "lancefs");
     }
+    // The peers fetch so much more than they give that this would take them an hour.
     if report.wants("far S3, random 128 KiB: 16 threads against one") {
         for _ in 0..arguments.repeat {
-            for system in System::here() {
-                let rate = |threads: usize| {
-                    let mount = Mount::remote(arguments, system, endpoint, "big");
-                    let file = File::open(mount.big()).expect("a file");
-                    let count = RANDOM * threads;
-                    let read = |n| pread(&file, shuffled(n, blocks) * READ, READ);
-                    count as f64 / each(threads, count, read)
-                };
-                report.add(system.name(), rate(16) / rate(1));
-            }
+            let rate = |threads: usize| {
+                let mount = Mount::remote(arguments, System::Lancefs, endpoint, "big");
+                let file = File::open(mount.big()).expect("a file");
+                let count = RANDOM * threads;
+                let read = |n| pread(&file, shuffled(n, blocks) * READ, READ);
+                count as f64 / each(threads, count, read)
+            };
+            report.add("lancefs", rate(16) / rate(1));
         }
         report.end("×", Better::More, "lancefs");
     }
