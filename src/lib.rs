@@ -10,7 +10,7 @@
 //! fs                        every file operation, async; knows no fuser, no lance       L3
 //! maintain                  import, verify: whole-table jobs                            L3
 //! table                     versions, rows, descriptors, objects; knows lance, arrow    L2
-//! store   tree              ranged reads; names and inode numbers, pure                 L1
+//! store   tree              ranged reads, block cache; names and inode numbers, pure    L1
 //! units name error config telemetry                                                     L0
 //! ```
 //!

@@ -11,8 +11,9 @@
 //! 59 66 70            cells.rs, tables compaction, legacy_stable, merge*, evolution
 //! 60 84               s13 and s14, s15
 //! 79–82 89            cells.rs, tables legacy_branch, legacy_clone_*, refs, panicking, names*
-//! 20 21 23 25         need a counting object store
-//! 39 41 44 47 53 58 61–65 68 69 76–78   the library's own refusals and writes; nothing to mount
+//! 20 21 23–25         src/store/cached/tests.rs, remote.rs
+//! 64                  as 59 and 70: a column's data file of its own
+//! 39 41 44 47 53 58 61–63 65 68 69 76–78   the library's own refusals and writes; nothing to mount
 //! 86                  a measurement, not a test
 //! ```
 
