@@ -48,7 +48,7 @@ pub use fetch::{Answer, Fetch, Meta};
 pub use flight::Patience;
 pub use local::Local;
 pub use meter::{Figures, Meter};
-pub use opener::{Layer, Opener, Settings};
+pub use opener::{Opener, Settings};
 pub use remote::Remote;
 
 /// An interval of an object.

@@ -95,9 +95,7 @@ impl Fs {
         leaf: LeafIndex,
         ordinal: Ordinal,
     ) -> Result<(Row, Value)> {
-        if !self.table.source.store.is_local() {
-            snapshot.look_ahead(row);
-        }
+        snapshot.look_ahead(row);
         let found = async {
             let page = snapshot.row(row).await?;
             let value = snapshot.value(&page, leaf, ordinal).await?;

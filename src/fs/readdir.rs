@@ -58,8 +58,8 @@ impl Fs {
         Ok(self.handles.open_directory(names))
     }
 
-    /// Whether what a directory lists can never change,
-    /// and is long enough that it is worth a place in the kernel's cache: a row's is not.
+    /// Whether what a directory lists can never change, and is long enough to be worth a place in
+    /// the kernel's cache: a row's is not.
     pub fn is_worth_caching(&self, ino: Ino) -> bool {
         matches!(self.node(ino), Ok(Node::Version(_)))
     }
@@ -229,9 +229,7 @@ impl Fs {
         if snapshot.leaves.fields.is_empty() {
             return row_exists(&snapshot, index);
         }
-        if !self.table.source.store.is_local() {
-            snapshot.look_ahead(index);
-        }
+        snapshot.look_ahead(index);
         let located = |error: Error| error.at(place(&snapshot, index));
         let row = match snapshot.row(index).await.map_err(located) {
             Ok(row) => row,

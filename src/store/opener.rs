@@ -11,9 +11,7 @@ use lru::LruCache;
 
 use super::blocks::ObjectId;
 use super::cached::{Cached, Shared};
-use super::{
-    Disk, Fetch, Figures, Local, Meter, ObjectRef, Patience, Place, RangeRead, Remote, Sizes,
-};
+use super::{Disk, Figures, Local, Meter, ObjectRef, Patience, Place, RangeRead, Remote, Sizes};
 use crate::error::Result;
 use crate::units::ByteLen;
 
@@ -46,15 +44,11 @@ impl Default for Settings {
     }
 }
 
-/// A layer that is put between the cache and the store.
-pub type Layer = Arc<dyn Fn(Arc<dyn Fetch>) -> Arc<dyn Fetch> + Send + Sync>;
-
 /// Opens the objects of one mount.
 pub struct Opener {
     shared: Arc<Shared>,
     objects: Mutex<LruCache<Arc<str>, Cached>>,
     last: AtomicU64,
-    layer: Option<Layer>,
 }
 
 impl Opener {
@@ -72,7 +66,6 @@ impl Opener {
             shared: Arc::new(Shared::new(settings.sizes, settings.patience, disk)),
             objects: Mutex::new(LruCache::new(most)),
             last: AtomicU64::new(0),
-            layer: None,
         })
     }
 
@@ -81,12 +74,6 @@ impl Opener {
         if let Some(disk) = &self.shared.disk {
             disk.close().await;
         }
-    }
-
-    /// With a layer between the cache and the store, which is where tests inject faults.
-    #[must_use]
-    pub fn with_layer(self, layer: Layer) -> Self {
-        Self { layer: Some(layer), ..self }
     }
 
     /// Opens an object for reading. A local object is opened here and now; a remote one is not
@@ -120,11 +107,7 @@ impl Opener {
         if let Some(known) = objects.get(uri).filter(|object| !object.is_replaced()) {
             return known.clone();
         }
-        let metered = Arc::new(Meter::new(Arc::new(remote), self.shared.figures.clone()));
-        let from = match &self.layer {
-            Some(layer) => layer(metered),
-            None => metered,
-        };
+        let from = Arc::new(Meter::new(Arc::new(remote), self.shared.figures.clone()));
         let id = ObjectId(self.last.fetch_add(1, Ordering::Relaxed) + 1);
         let object = Cached::new(id, uri.clone(), *owner, from, self.shared.clone());
         objects.put(uri.clone(), object.clone());

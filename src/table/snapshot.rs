@@ -170,8 +170,11 @@ impl Snapshot {
     }
 
     /// Notes that a row was asked for, and fetches the next page if rows are asked for in order and
-    /// this one is far enough in its own. Worth it where a page is some round trips away.
+    /// this one is far enough in its own. A page of a local table is there at once.
     pub fn look_ahead(self: &Arc<Self>, row: RowIndex) {
+        if self.locator.source.store.is_local() {
+            return;
+        }
         let last = self.last.swap(row.get(), Ordering::Relaxed);
         let in_order = row.get() == last || row.get() == last.wrapping_add(1);
         let Some(place) = self.rows.place(row).filter(|_| in_order) else { return };

@@ -31,6 +31,12 @@ fn read_all(mount: &Mount, row: usize) -> Vec<u8> {
     std::fs::read(mount.at(format!("1/{row}/blob.bin"))).unwrap()
 }
 
+/// How much each figure of what was asked of the store has grown.
+fn grown_since(before: &serde_json::Value, mount: &Mount) -> impl Fn(&str) -> u64 {
+    let (before, after) = (before.clone(), mount.status()["store"].clone());
+    move |name| after[name].as_u64().unwrap() - before[name].as_u64().unwrap()
+}
+
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let begun = Instant::now();
     (work(), begun.elapsed())
@@ -84,8 +90,7 @@ fn reading_in_row_order_streams_the_pack() {
     let before = mount.status()["store"].clone();
     let sums: Vec<_> = (0..1000).map(|row| sha256(&read_all(&mount, row))).collect();
     assert_eq!(sums.iter().collect::<std::collections::BTreeSet<_>>().len(), 1000);
-    let after = mount.status()["store"].clone();
-    let grown = |name: &str| after[name].as_u64().unwrap() - before[name].as_u64().unwrap();
+    let grown = grown_since(&before, &mount);
     assert!(grown("gets") <= 100, "{} requests for 1000 files", grown("gets"));
     let wanted = 1000 * 30_000;
     assert!(grown("bytes_fetched") <= wanted * 102 / 100, "{} bytes", grown("bytes_fetched"));
@@ -105,8 +110,7 @@ fn random_reads_fetch_little_more_than_they_give() {
         let offset = n * 7_919_000_003 % ((64 << 20) - len);
         file.read_exact_at(&mut buffer, offset).unwrap();
     }
-    let after = mount.status()["store"].clone();
-    let grown = |name: &str| after[name].as_u64().unwrap() - before[name].as_u64().unwrap();
+    let grown = grown_since(&before, &mount);
     let percent = grown("bytes_fetched") * 100 / (reads * len);
     assert!(percent <= 130, "{percent} % fetched");
     assert!(grown("gets") <= 110, "{} requests", grown("gets"));
