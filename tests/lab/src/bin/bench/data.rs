@@ -104,7 +104,7 @@ if int(count):
 }
 
 /// A file that does not compress, the same for the same seed.
-fn noise(path: &Path, len: u64, seed: u64) {
+pub fn noise(path: &Path, len: u64, seed: u64) {
     std::fs::create_dir_all(path.parent().expect("a folder")).expect("the folder can be written");
     let mut file = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(path).expect("a file"));
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;

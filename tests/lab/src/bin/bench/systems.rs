@@ -156,6 +156,25 @@ impl Mount {
         Self::start(command, system, path)
     }
 
+    /// Mounts a table of the bucket, to be written to.
+    pub fn writable(arguments: &Arguments, endpoint: &Endpoint, table: &str) -> Self {
+        let path = arguments.folder.join("mnt");
+        let mut command = Command::new(&arguments.lancefs);
+        // What is measured is a commit that has everything left to do.
+        command.args(["mount", "--foreground", "--upload-delay", "1h", "--staging-dir"]);
+        command.arg(arguments.folder.join("staging"));
+        // The server takes its time to put the parts of 4 GiB together.
+        command.args(["--timeout", "10m", "--storage-option=timeout=10m"]);
+        command.arg(format!("s3://{BUCKET}/{table}.lance")).arg(&path);
+        let url = &endpoint.url;
+        for option in ["allow_http=true".to_owned(), format!("aws_endpoint={url}")] {
+            command.arg(format!("--storage-option={option}"));
+        }
+        command.env("AWS_ACCESS_KEY_ID", KEYS.0).env("AWS_SECRET_ACCESS_KEY", KEYS.1);
+        command.env("AWS_REGION", "us-east-1");
+        Self::start(command, System::Lancefs, path)
+    }
+
     /// Mounts a table of this machine.
     pub fn local(arguments: &Arguments, table: &Path, flags: &[&str]) -> Self {
         let path = arguments.folder.join("mnt");

@@ -13,6 +13,7 @@ use super::data::{Data, SMALL};
 use super::report::{Better, Report};
 use super::systems::{Endpoint, Mount, System};
 
+mod commit;
 mod limit;
 
 /// One read of a program, in bytes; what `cat` uses.
@@ -73,6 +74,7 @@ pub fn remote(arguments: &Arguments, data: &Data, report: &mut Report) {
     let server = Endpoint::server(arguments, &data.root);
     let far = Endpoint::link(arguments, &server, &FAR);
     sequential_remote(arguments, report, "S3, sequential, cold", &server);
+    commit::works(arguments, data, report, &server);
     sequential_remote(arguments, report, "far S3, sequential, cold", &far);
     small(arguments, report, &far);
     random(arguments, report, &far);

@@ -1,5 +1,5 @@
-//! An S3 server on loopback, for tests and benchmarks: `s3dev LISTEN FOLDER [ACCESS_KEY SECRET_KEY]`.
-//! Buckets are folders, objects are files. Port 0 picks a port; the address is printed.
+//! An S3 server on loopback, for tests and benchmarks:
+//! `s3dev [--faults FILE] LISTEN FOLDER [ACCESS_KEY SECRET_KEY]`. Buckets are folders, objects are files. Port 0 picks a port; the address is printed.
 //!
 //! It stands on the `s3s-fs` library, and changes what Lance and a benchmark cannot live with there:
 //!
@@ -9,13 +9,17 @@
 //!    HEAD honour `If-Match`; a folder is no object.
 //! 3. A listing walks only what its prefix covers, has `ETag`s, and is paged from one state
 //!    ([`listing`]).
+//!
+//! And it fails where it is told to ([`faults`]).
 
+mod faults;
 mod listing;
 mod objects;
 mod service;
 
 use std::sync::Arc;
 
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use s3s::auth::SimpleAuth;
@@ -27,12 +31,15 @@ const BUFFER: usize = 1 << 20;
 
 #[tokio::main]
 async fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let has_faults = arguments.first().is_some_and(|flag| flag == "--faults") && arguments.len() > 1;
+    let faults = has_faults.then(|| arguments.drain(..2).nth(1).expect("a file").into());
+    let faults = Arc::new(faults::Faults::new(faults));
     let (listen, folder, keys) = match arguments.as_slice() {
         [listen, folder] => (listen, folder, None),
         [listen, folder, access, secret] => (listen, folder, Some((access, secret))),
         _ => {
-            eprintln!("usage: s3dev LISTEN FOLDER [ACCESS_KEY SECRET_KEY]");
+            eprintln!("usage: s3dev [--faults FILE] LISTEN FOLDER [ACCESS_KEY SECRET_KEY]");
             std::process::exit(2);
         }
     };
@@ -49,8 +56,12 @@ async fn main() {
     let http = Arc::new(http);
     while let Ok((stream, _)) = listener.accept().await {
         let _ = stream.set_nodelay(true);
-        let (service, http) = (service.clone(), http.clone());
+        let (service, faults, http) = (service.clone(), faults.clone(), http.clone());
         tokio::spawn(async move {
+            let service = service_fn(move |request| {
+                let (service, faults) = (service.clone(), faults.clone());
+                async move { faults.serve(&service, request).await }
+            });
             let _ = http.serve_connection(TokioIo::new(stream), service).await;
         });
     }

@@ -1,10 +1,14 @@
-//! What the link allows, by plain ranged GETs of the object, and what pylance makes of it.
+//! What the link allows, by plain ranged GETs and by plain uploads, and what pylance makes of it.
 
+use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
+use futures::stream::FuturesUnordered;
 use futures::{StreamExt as _, stream};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::path::Path;
@@ -18,6 +22,9 @@ use super::shuffled;
 /// A part of a sequential read, in bytes, and how many are fetched at once.
 const PART: u64 = 8 << 20;
 const PARALLEL: usize = 16;
+/// Parts of uploads that are under way at once, and objects that are made at once.
+const PARTS_AT_ONCE: usize = 12;
+const OBJECTS_AT_ONCE: usize = 4;
 
 fn store(endpoint: &Endpoint) -> Arc<AmazonS3> {
     let builder = AmazonS3Builder::new()
@@ -55,6 +62,62 @@ pub fn sequential(endpoint: &Endpoint, len: u64) -> f64 {
         assert_eq!(total as u64, len);
         begun.elapsed().as_secs_f64()
     })
+}
+
+/// A part of a file that becomes an object: path, offset and length.
+pub type Piece = (PathBuf, u64, u64);
+
+/// Objects from parts of files by plain parallel uploads, with the parts and the parallelism of
+/// lancefs (`src/store/deposit.rs`, `src/publish/upload.rs`); gives seconds.
+pub fn upload(endpoint: &Endpoint, pieces: &[Piece]) -> f64 {
+    let store = store(endpoint);
+    let parts = Arc::new(tokio::sync::Semaphore::new(PARTS_AT_ONCE));
+    block_on(async {
+        let begun = Instant::now();
+        stream::iter(pieces.iter().enumerate())
+            .for_each_concurrent(OBJECTS_AT_ONCE, |(n, piece)| {
+                upload_one(&store, &parts, format!("objects/upload/{n}"), piece)
+            })
+            .await;
+        begun.elapsed().as_secs_f64()
+    })
+}
+
+async fn upload_one(
+    store: &AmazonS3,
+    parts: &Arc<tokio::sync::Semaphore>,
+    name: String,
+    (path, offset, len): &Piece,
+) {
+    let file = Arc::new(File::open(path).expect("a file"));
+    let mut upload = store.put_multipart(&Path::from(name)).await.expect("an upload");
+    let mut under_way = FuturesUnordered::new();
+    for start in (0..*len).step_by(PART as usize) {
+        let permit = parts.clone();
+        let permit = {
+            let acquire = permit.acquire_owned();
+            tokio::pin!(acquire);
+            loop {
+                tokio::select! {
+                    permit = &mut acquire => break permit.expect("a semaphore"),
+                    Some(()) = under_way.next() => {}
+                }
+            }
+        };
+        let mut bytes = vec![0; PART.min(len - start) as usize];
+        let (file, at) = (file.clone(), offset + start);
+        let read = tokio::task::spawn_blocking(move || {
+            file.read_exact_at(&mut bytes, at).expect("bytes");
+            bytes
+        });
+        let put = upload.put_part(read.await.expect("bytes").into());
+        under_way.push(async move {
+            put.await.expect("a part");
+            drop(permit);
+        });
+    }
+    while under_way.next().await.is_some() {}
+    upload.complete().await.expect("an object");
 }
 
 /// Random GETs one after another; gives the median in milliseconds.
