@@ -4,13 +4,17 @@
 //! the environment. Every failure is one line on standard error and an exit code ([`Exit`]).
 
 mod args;
+mod ask;
+mod commit;
 mod import;
 mod inspect;
 mod layers;
 mod mount;
 mod output;
 mod serve;
+mod staging;
 mod status;
+mod table;
 mod unmount;
 mod verify;
 
@@ -33,9 +37,9 @@ pub enum Exit {
     Usage,
     /// There is no such table, version, tag, branch or file.
     NotFound,
-    /// The mountpoint is in use.
+    /// The mountpoint or the batch is in use.
     Busy,
-    /// `verify` found faults.
+    /// `verify` or `commit` found faults.
     Faults,
     /// Permission or credentials are missing.
     Denied,
@@ -73,8 +77,10 @@ impl Exit {
             Self::Failure => "it failed; standard error says why",
             Self::Usage => "the arguments make no sense",
             Self::NotFound => "no such table, version, tag, branch or file",
-            Self::Busy => "the mountpoint is in use",
-            Self::Faults => "verify found faults",
+            Self::Busy => {
+                "the mountpoint is in use, or the batch is, or others changed what it changes"
+            }
+            Self::Faults => "verify or commit found faults",
             Self::Denied => "permission or credentials are missing",
         }
     }
@@ -95,6 +101,10 @@ impl Exit {
             | Kind::IsDirectory
             | Kind::NoAttribute
             | Kind::NameTooLong
+            | Kind::Disk(_)
+            | Kind::Quota
+            | Kind::Refused
+            | Kind::Unsupported
             | Kind::Internal => Self::Failure,
         }
     }
@@ -126,6 +136,8 @@ fn run(arguments: Arguments) -> Exit {
         Command::Inspect(args) => inspect::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Import(args) => import::run(&args),
+        Command::Commit(args) => commit::run(&args),
+        Command::Table(args) => table::run(&args),
         Command::Completions { shell } => {
             clap_complete::generate(
                 shell,

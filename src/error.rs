@@ -40,6 +40,14 @@ pub enum Kind {
     NoAttribute,
     /// A name is longer than a directory entry can be.
     NameTooLong,
+    /// The staging disk refused, with this errno: it is passed on as it is.
+    Disk(i32),
+    /// `--staging-limit` would be exceeded.
+    Quota,
+    /// Staging refuses it on purpose: a hard link, a device, a fifo.
+    Refused,
+    /// It cannot be done this way; the caller has another.
+    Unsupported,
     /// A part of lancefs or of a library panicked or broke its word.
     Internal,
 }

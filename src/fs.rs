@@ -8,13 +8,20 @@
 //! 2. The kernel remembers names for as long as we say: within a version that is for ever
 //!    ([`WITHIN_VERSION`]), elsewhere one refresh period.
 //! 3. Nothing is kept for a name that was looked up: numbers are decoded (`tree::ino`), texts are
-//!    in a small cache, handles live as long as the file is open.
+//!    in a small cache, handles live as long as the file is open. What is staged is the exception;
+//!    there the numbers are the disk's.
+//! 4. Everything but `staging/` is read-only, whatever the caller may do: [`change`] asks the node
+//!    before anything else. A batch that was committed must be gone at once, so the kernel
+//!    remembers nothing of what `staging/` and `commit/` hold ([`DEEPER`] is for what lies deeper).
 
 mod attr;
+mod change;
 mod handles;
 mod lookup;
 mod open;
 mod readdir;
+mod refer;
+mod staging;
 mod status;
 mod xattr;
 
@@ -24,21 +31,30 @@ use std::time::{Duration, SystemTime};
 use ::lru::LruCache;
 
 use crate::error::{Error, Kind, Result};
+use crate::staging::spool::Stat;
+use crate::store::RangeRead;
 use crate::store::lru::Lru;
 use crate::table::{Snapshot, Table};
 use crate::tree::{LeafIndex, Node, Slot};
 use crate::units::{ByteLen, Ino, RowIndex};
 
+pub use crate::staging::commit::Commit;
+pub use crate::tree::FileKind;
+pub use change::{Change, Made, Target};
 pub use handles::Handle;
 pub use open::{Content, Opened};
 pub use readdir::Sink;
-pub use status::{Counter, Counters};
+pub use staging::{Staging, Writable};
+pub use status::{Counter, Counters, Space};
 
 use handles::Handles;
 
 /// How long names and attributes within a version are believed: they never change, a day is enough
 /// to never ask again and short enough to forget an inode number of a removed version.
 pub const WITHIN_VERSION: Duration = Duration::from_hours(24);
+/// How long names and attributes beneath a batch are believed. All changes come through the kernel,
+/// so it knows them before us; what is in a batch goes with it.
+pub const DEEPER: Duration = Duration::from_secs(1);
 /// Memory for rendered `row.json` and `.version.json` texts, in bytes.
 const TEXTS_BYTES: u64 = 16 << 20;
 /// Nodes whose last failure is remembered for `user.lancefs.error`.
@@ -59,28 +75,33 @@ pub struct Look {
     pub refresh: Duration,
 }
 
-/// What a directory entry is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileKind {
-    /// A directory.
-    Directory,
-    /// A regular file.
-    File,
-    /// A symbolic link.
-    Symlink,
-}
-
 /// The attributes of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Attr {
     /// Its number.
     pub ino: Ino,
+    /// Tells it from an earlier node of the same number; 0 but for what is staged.
+    pub generation: u64,
     /// What it is.
     pub kind: FileKind,
+    /// Its permission bits.
+    pub mode: u16,
+    /// How many names it has.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
     /// Exact, in bytes; of a symlink, its target's length.
     pub size: ByteLen,
-    /// Modification, change and access time in one.
-    pub time: SystemTime,
+    /// What `st_blocks` tells, in bytes.
+    pub allocated: ByteLen,
+    /// Time of the last access.
+    pub accessed: SystemTime,
+    /// Time of the last change of its content.
+    pub modified: SystemTime,
+    /// Time of the last change of its attributes.
+    pub changed: SystemTime,
     /// How long these attributes are believed.
     pub ttl: Duration,
 }
@@ -98,32 +119,37 @@ pub enum Looked {
 
 /// The mounted tree.
 pub struct Fs {
-    table: Table,
+    table: Arc<Table>,
     look: Look,
+    staging: Staging,
     started: SystemTime,
     handles: Handles,
     texts: Lru<Node, Arc<[u8]>>,
+    /// Objects that staged files refer to, open.
+    referred: Lru<refer::ObjectKey, Arc<dyn RangeRead>>,
     failures: Mutex<LruCache<Ino, String>>,
     counters: Counters,
 }
 
 impl Fs {
     /// The tree of a table.
-    pub fn new(table: Table, look: Look) -> Self {
+    pub fn new(table: Arc<Table>, look: Look, staging: Staging) -> Self {
         let most = std::num::NonZeroUsize::new(FAILURES).unwrap_or(std::num::NonZeroUsize::MIN);
         Self {
             table,
             look,
+            staging,
             started: SystemTime::now(),
             handles: Handles::default(),
             texts: Lru::new(TEXTS_BYTES),
+            referred: Lru::new(refer::REFERRED),
             failures: Mutex::new(LruCache::new(most)),
             counters: Counters::default(),
         }
     }
 
     /// The table that is shown.
-    pub fn table(&self) -> &Table {
+    pub fn table(&self) -> &Arc<Table> {
         &self.table
     }
 
@@ -145,8 +171,14 @@ impl Fs {
             | Kind::ReadOnly
             | Kind::NotDirectory
             | Kind::IsDirectory
-            | Kind::NameTooLong => {
+            | Kind::NameTooLong
+            | Kind::Refused
+            | Kind::Unsupported => {
                 tracing::debug!(operation, %ino, %error, "refused");
+                return;
+            }
+            Kind::Disk(errno) if !staging::is_failure(errno) => {
+                tracing::debug!(operation, %ino, %error, "refused by the staging disk");
                 return;
             }
             Kind::Payload
@@ -157,6 +189,8 @@ impl Fs {
             | Kind::Timeout
             | Kind::Invalid
             | Kind::Busy
+            | Kind::Disk(_)
+            | Kind::Quota
             | Kind::Internal => {}
         }
         self.counters.add(Counter::Failures, 1);
@@ -168,6 +202,11 @@ impl Fs {
     /// Why an operation on a node failed last.
     fn failure(&self, ino: Ino) -> Option<String> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).peek(&ino).cloned()
+    }
+
+    /// Forgets a failure, because its number is that of something new.
+    fn forgive(&self, ino: Ino) {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).pop(&ino);
     }
 
     fn number(&self, node: &Node) -> Result<Ino> {

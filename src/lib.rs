@@ -5,11 +5,11 @@
 //! `tests/it/layers.rs` reads the `use crate::` lines and says so:
 //!
 //! ```text
-//! cli                       parse and print                                             L4
-//! fuse                      kernel adapter: convert, reply, errno                       L4
-//! fs                        every file operation, async; knows no fuser, no lance       L3
-//! maintain                  import, verify: whole-table jobs                            L3
-//! table                     versions, rows, descriptors, objects; knows lance, arrow    L2
+//! cli                       parse and print                                             L5
+//! fuse                      kernel adapter: convert, reply, errno                       L5
+//! fs                        every file operation, async; knows no fuser, no lance       L4
+//! publish maintain          batches to versions, exactly once; whole-table jobs         L3
+//! table   staging           versions, rows, objects (knows lance, arrow); batches       L2
 //! store   tree              ranged reads, block cache; names and inode numbers, pure    L1
 //! units name error config telemetry                                                     L0
 //! ```
@@ -17,6 +17,8 @@
 //! Where to start: [`tree`] for what is shown, [`table::descriptor`] for how a value is found,
 //! [`fs`] for the life of an operation.
 
+// The checks of futures that reach from a commit down into the query engine are deep.
+#![recursion_limit = "256"]
 #![warn(clippy::unwrap_used)]
 
 pub mod cli;
@@ -26,6 +28,8 @@ pub mod fs;
 pub mod fuse;
 pub mod maintain;
 pub mod name;
+pub mod publish;
+pub mod staging;
 pub mod store;
 pub mod table;
 pub mod telemetry;

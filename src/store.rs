@@ -19,6 +19,7 @@
 
 mod blocks;
 mod cached;
+mod deposit;
 mod disk;
 mod fetch;
 mod flight;
@@ -43,6 +44,7 @@ use crate::error::{Kind, Result};
 use crate::units::{ByteLen, ObjectOffset};
 
 pub use cached::{Cached, Sizes};
+pub use deposit::{Deposit, Depot, Fingerprint, Piece, Progress};
 pub use disk::Disk;
 pub use fetch::{Answer, Fetch, Meta};
 pub use flight::Patience;
@@ -116,25 +118,42 @@ pub fn kind_of(error: &object_store::Error) -> Kind {
     use object_store::Error as E;
     match error {
         E::PermissionDenied { .. } | E::Unauthenticated { .. } => Kind::Denied,
+        E::Generic { source, .. } if is_denial(source.as_ref()) => Kind::Denied,
         E::Generic { source, .. } if !is_refusal(source.as_ref()) => Kind::Timeout,
         _ => Kind::Payload,
     }
 }
 
-/// Whether a store has answered and would answer the same again. What says so has no public type
-/// (`object_store` 0.14.2, `src/client/retry.rs:36`), only a text; 408 and 429 ask for another try.
+/// Whether a store has said that something may not be done: listings say it in this way only.
+pub fn is_denial(error: &(dyn std::error::Error + 'static)) -> bool {
+    status(error).is_some_and(|status| ["401", "403"].iter().any(|s| status.starts_with(s)))
+}
+
+/// Whether a store has answered and would answer the same again; 408 and 429 ask for another try.
 fn is_refusal(error: &(dyn std::error::Error + 'static)) -> bool {
+    if let Some(status) = status(error) {
+        return status.starts_with('4') && !["408", "429"].iter().any(|s| status.starts_with(s));
+    }
     let mut next = Some(error);
     while let Some(cause) = next {
         let text = cause.to_string();
-        if let Some((_, status)) = text.split_once("non-2xx status code: ") {
-            return status.starts_with('4')
-                && !["408", "429"].iter().any(|s| status.starts_with(s));
-        }
         if text.contains("Received redirect without LOCATION") || text.contains("Wanted range") {
             return true;
         }
         next = cause.source();
     }
     false
+}
+
+/// The status that a store has answered with, and what follows it. What says so has no public type
+/// (`object_store` 0.14.2, `src/client/retry.rs:36`), only a text.
+fn status(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        if let Some((_, status)) = cause.to_string().split_once("non-2xx status code: ") {
+            return Some(status.to_owned());
+        }
+        next = cause.source();
+    }
+    None
 }

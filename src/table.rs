@@ -9,13 +9,17 @@
 //! 4. A table may have been written by somebody hostile: [`external`] decides what is followed.
 
 mod catalog;
+mod changed;
+mod commit;
 mod describe;
 pub mod descriptor;
 pub mod external;
 mod fault;
 mod json;
 mod locate;
+mod managed;
 mod pin;
+mod reference;
 mod refreshed;
 mod rows;
 mod scan;
@@ -23,8 +27,10 @@ mod schema;
 mod snapshot;
 mod source;
 mod storage;
+mod targets;
 mod uri;
 mod values;
+pub mod write;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,9 +44,11 @@ use crate::tree::{Slot, SnapshotId};
 use crate::units::{self, Version};
 
 pub use catalog::{Catalog, Entry, TagTarget, Versions};
+pub use commit::{Found, Prepared, Publication, Unpublished};
 pub use describe::{row_json, version_json};
 pub use external::Policy;
 pub use locate::Located;
+pub use managed::{CONSEQUENCES, Enabled, Managed, Off};
 pub use pin::Pin;
 pub use snapshot::{Row, Snapshot, Value};
 pub use source::Source;

@@ -10,7 +10,10 @@
 //!       row.json                           Node::RowJson(snapshot, row)
 //!   tags/<tag> -> ../57                    Node::Tags, Node::Tag
 //!   branches/<branch>/…                    Node::Branches, Node::Branch
+//!   staging/…                              Node::Staging, Node::Staged(number)
+//!   commit/                                Node::Commit
 //!   .lancefs/status.json, metrics          Node::Control, Node::Status, Node::Metrics
+//!   .lancefs/commits.jsonl                 Node::Commits
 //! ```
 //!
 //! Difficulties, and what answers each:
@@ -24,7 +27,7 @@ mod shape;
 
 use std::sync::Arc;
 
-use crate::units::{Ordinal, RowIndex, Version};
+use crate::units::{Ino, Ordinal, RowIndex, Version};
 
 pub use shape::{Found, LeafIndex, LeafName, Shape, Step};
 
@@ -43,6 +46,17 @@ pub struct SnapshotId {
 /// A snapshot's place in inode numbers (see [`ino`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot(pub(crate) u32);
+
+/// What a directory entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A directory.
+    Directory,
+    /// A regular file.
+    File,
+    /// A symbolic link.
+    Symlink,
+}
 
 /// One thing in the mounted tree.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -65,6 +79,14 @@ pub enum Node {
     Status,
     /// `.lancefs/metrics`.
     Metrics,
+    /// `.lancefs/commits.jsonl`.
+    Commits,
+    /// `staging/`.
+    Staging,
+    /// Something beneath `staging/`, by its own number.
+    Staged(Ino),
+    /// `commit/`.
+    Commit,
     /// A version's directory.
     Version(Slot),
     /// `.version.json`.
@@ -83,12 +105,18 @@ pub const LATEST: &str = "latest";
 pub const TAGS: &str = "tags";
 /// The name of the directory of branches.
 pub const BRANCHES: &str = "branches";
+/// The name of the directory of batches.
+pub const STAGING: &str = "staging";
+/// The name of the directory that a batch is moved into to commit it.
+pub const COMMIT: &str = "commit";
 /// The name of the directory about the mount itself.
 pub const CONTROL: &str = ".lancefs";
 /// The file in [`CONTROL`] that says what is mounted.
 pub const STATUS: &str = "status.json";
 /// The file in [`CONTROL`] with figures in Prometheus's text format.
 pub const METRICS: &str = "metrics";
+/// The file in [`CONTROL`] with a line for each attempt to commit.
+pub const COMMITS: &str = "commits.jsonl";
 /// The file in a version's directory that describes the version.
 pub const VERSION_JSON: &str = ".version.json";
 /// The file in a row's directory with the values of its other columns.

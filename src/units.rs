@@ -119,6 +119,12 @@ impl RowAddress {
     pub fn fragment(self) -> u64 {
         self.0 >> 32
     }
+
+    /// The row's position in its fragment, deleted rows counted.
+    pub fn offset(self) -> u32 {
+        // Masked to 32 bits.
+        u32::try_from(self.0 & u64::from(u32::MAX)).unwrap_or(u32::MAX)
+    }
 }
 
 impl ByteLen {

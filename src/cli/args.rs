@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::builder::BoolishValueParser;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Mount a Lance table: every value of every row of every version is a file.
 #[derive(Clone, Debug, Parser)]
@@ -32,6 +32,10 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Make a row of each file
     Import(ImportArgs),
+    /// Publish a batch of staged files as a new version
+    Commit(CommitArgs),
+    /// Work on a table without mounting it
+    Table(TableArgs),
     /// Print a completion script
     Completions {
         /// For this shell
@@ -60,6 +64,15 @@ pub struct PolicyArgs {
     pub allow_external: Vec<String>,
 }
 
+/// What becomes of a staged symlink to a URI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExternalMode {
+    /// The row refers to the object, whoever owns it
+    Reference,
+    /// The bytes are copied into an object of the table
+    Ingest,
+}
+
 /// `lancefs mount`.
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 #[derive(Args, Clone, Debug)]
@@ -71,9 +84,33 @@ pub struct MountArgs {
     /// Stay in the foreground, log to standard error, tell systemd when ready
     #[arg(long, short, env = "LANCEFS_FOREGROUND", value_parser = BoolishValueParser::new())]
     pub foreground: bool,
+    /// Stage batches in a folder of the table's own beneath this one [default: beneath $`XDG_STATE_HOME/lancefs`]
+    #[arg(long, value_name = "DIR", env = "LANCEFS_STAGING_DIR")]
+    pub staging_dir: Option<PathBuf>,
+    /// How much of its disk batches may take [default: as much as it has]
+    #[arg(long, value_name = "SIZE", env = "LANCEFS_STAGING_LIMIT")]
+    pub staging_limit: Option<ByteSize>,
     /// Mount without staging
     #[arg(long, env = "LANCEFS_READ_ONLY", value_parser = BoolishValueParser::new())]
     pub read_only: bool,
+    /// Turn Managed storage on first, which staging needs; clients older than Lance 14 cannot open the table afterwards
+    #[arg(long, env = "LANCEFS_ENABLE_MANAGED", conflicts_with = "at", value_parser = BoolishValueParser::new())]
+    pub enable_managed: bool,
+    /// How long a staged file must have been closed and quiet before it is uploaded; the commit uploads what is left
+    #[arg(long, value_name = "DURATION", env = "LANCEFS_UPLOAD_DELAY", value_parser = duration, default_value = "2s")]
+    pub upload_delay: Duration,
+    /// Commit a batch by itself when nothing has changed in it for so long [default: only when asked]
+    #[arg(long, value_name = "DURATION", env = "LANCEFS_AUTO_COMMIT", value_parser = duration)]
+    pub auto_commit: Option<Duration>,
+    /// What becomes of a staged symlink to a URI: `reference`, an External value, or `ingest`, a copy of the object in the table
+    #[arg(
+        long,
+        value_name = "MODE",
+        env = "LANCEFS_EXTERNAL_MODE",
+        hide_possible_values = true,
+        default_value = "reference"
+    )]
+    pub external_mode: ExternalMode,
     /// Show this version, tag or branch only, as it is now
     #[arg(long, value_name = "REF", env = "LANCEFS_AT")]
     pub at: Option<String>,
@@ -199,6 +236,54 @@ pub struct ImportArgs {
     /// Make the table with Managed storage (clients older than 14 cannot read it)
     #[arg(long)]
     pub managed: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// What is passed to the object store
+    #[command(flatten)]
+    pub storage: StorageArgs,
+}
+
+/// `lancefs commit`.
+#[derive(Args, Clone, Debug)]
+pub struct CommitArgs {
+    /// The batch: a directory or file in `staging/` of a mount
+    #[arg(value_name = "BATCH")]
+    pub path: PathBuf,
+    /// Do it without asking; where there is no terminal, nothing is asked either
+    #[arg(long, short)]
+    pub yes: bool,
+    /// Only say what would be done, and what is wrong
+    #[arg(long, short = 'n')]
+    pub dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `lancefs table`.
+#[derive(Args, Clone, Debug)]
+pub struct TableArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub command: TableCommand,
+}
+
+/// The commands of `lancefs table`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum TableCommand {
+    /// Keep new payloads as Managed objects, which staging needs; says what that means and asks first
+    EnableManaged(EnableManagedArgs),
+}
+
+/// `lancefs table enable-managed`.
+#[derive(Args, Clone, Debug)]
+pub struct EnableManagedArgs {
+    /// Path or URI of the table
+    pub table: String,
+    /// Do it without asking
+    #[arg(long, short)]
+    pub yes: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::args::MountArgs;
-use super::{Exit, output, serve};
+use super::{Exit, output, serve, table};
 use crate::error::{Error, IoContext as _, Kind, Result};
 use crate::fuse::mount;
 use crate::telemetry;
@@ -28,6 +28,10 @@ pub fn is_daemon() -> bool {
 pub fn run(args: &MountArgs, log: Option<&str>) -> Result<Exit> {
     telemetry::start(log);
     let mountpoint = resolved(&args.mountpoint)?;
+    if args.enable_managed && !is_daemon() {
+        mount::recover(&mountpoint)?;
+        table::enable_for_mount(args)?;
+    }
     if args.foreground || is_daemon() {
         return serve::run(args, &mountpoint);
     }
@@ -94,7 +98,8 @@ fn daemon_log(args: &MountArgs, mountpoint: &Path) -> Result<Stdio> {
         .into())
 }
 
-fn state_folder() -> Option<PathBuf> {
+/// The folder for what outlives a mount: `$XDG_STATE_HOME/lancefs`, or beneath the home folder.
+pub fn state_folder() -> Option<PathBuf> {
     let folder = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")))?;
     Some(state.join("lancefs"))

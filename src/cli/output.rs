@@ -27,16 +27,15 @@ pub fn manual() -> Result<Exit> {
     let mut command = Arguments::command().disable_help_subcommand(true);
     command.build();
     let mut text = Vec::new();
-    let render = |command: &clap::Command, text: &mut Vec<u8>| {
-        clap_mangen::Man::new(command.clone()).render(text)
-    };
-    let pages = std::iter::once(&command)
-        .chain(command.get_subcommands().filter(|c| c.get_name() != "help"));
-    for page in pages {
-        render(page, &mut text).context(Kind::Internal, || "write the manual".to_owned())?;
-    }
+    pages(&command, &mut text).context(Kind::Internal, || "write the manual".to_owned())?;
     let _ = std::io::stdout().write_all(&text);
     Ok(Exit::Success)
+}
+
+/// The page of a command and those of the commands beneath it.
+fn pages(command: &clap::Command, text: &mut Vec<u8>) -> std::io::Result<()> {
+    clap_mangen::Man::new(command.clone()).render(text)?;
+    command.get_subcommands().filter(|c| c.get_name() != "help").try_for_each(|c| pages(c, text))
 }
 
 /// A progress bar on standard error, if that is a terminal.

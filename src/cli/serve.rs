@@ -16,13 +16,14 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-use super::args::{MountArgs, PolicyArgs, StorageArgs};
-use super::{Exit, mount as command, output};
+use super::args::{ExternalMode, MountArgs, PolicyArgs, StorageArgs};
+use super::{Exit, mount as command, output, staging};
 use crate::error::{Error, IoContext as _, Kind, Result};
-use crate::fs::{Fs, Look};
+use crate::fs::{Fs, Look, Staging, Writable};
 use crate::fuse::device;
-use crate::fuse::mount::{self, Access, How, Modes, Mounting};
+use crate::fuse::mount::{self, Access, How, Modes, Mounting, Writes};
 use crate::fuse::{Adapter, Answering, Passthrough};
+use crate::publish::{self, Externals, Publisher};
 use crate::store::{Patience, Settings, Sizes};
 use crate::table::{self, Policy, Storage, Table, redacted};
 use crate::units::ByteLen;
@@ -59,25 +60,37 @@ fn serve(args: &MountArgs, mountpoint: &Path, life: Life) -> Result<Exit> {
     mount::recover(mountpoint)?;
     let runtime = Runtime::new().context(Kind::Internal, || "start the runtime".to_owned())?;
     let table = runtime.block_on(open_table(args))?;
+    let table = Arc::new(table);
+    let look = look(args, &table);
+    let staged = runtime.block_on(staging::open(args, &table, &look, mountpoint))?;
     let mounting = Mounting {
         mountpoint: mountpoint.to_owned(),
         source: table.source.shown.clone(),
         access: if args.allow_other { Access::Everybody } else { Access::Owner },
-        modes: modes(args),
+        modes: modes(args, staged.is_ok()),
+        writes: if staged.is_ok() { Writes::Staged } else { Writes::Refused },
         threads: args.threads.into(),
     };
-    let look = look(args, &table);
     let place = format!(
         "{}:{}",
         rustix::system::uname().nodename().to_string_lossy(),
         mountpoint.display()
     );
     let pin = if args.pin { Some(runtime.block_on(table.pin(&place))?) } else { None };
-    let fs = Arc::new(Fs::new(table, look));
+    let staging = match staged {
+        Ok(spool) => {
+            let publisher = Publisher::new(table.clone(), spool.clone(), publishing(args));
+            let publisher = Arc::new(publisher);
+            runtime.spawn(publisher.clone().run());
+            Staging::On(Writable { spool, commit: publisher })
+        }
+        Err(reason) => Staging::Off(reason),
+    };
+    let fs = Arc::new(Fs::new(table, look, staging));
     let answering =
         Answering { fs: fs.clone(), runtime: runtime.handle().clone(), timeout: args.timeout };
     let passthrough = if args.no_passthrough { Passthrough::Off } else { Passthrough::Wanted };
-    let mounted = mounting.mount(Adapter::new(answering, passthrough));
+    let mounted = mounting.mount(Adapter::new(answering, passthrough, args.threads.into()));
     let served = mounted.and_then(|session| runtime.block_on(attend(session, mountpoint, life)));
     if let Some(pin) = pin
         && let Err(error) = runtime.block_on(fs.table().unpin(&pin))
@@ -159,7 +172,8 @@ async fn ready(mountpoint: &Path, life: Life) -> Result<()> {
     Ok(())
 }
 
-async fn open_table(args: &MountArgs) -> Result<Table> {
+/// Opens the table that is to be mounted, within the time that an operation may take.
+pub async fn open_table(args: &MountArgs) -> Result<Table> {
     let local = !args.table.contains("://") || args.table.starts_with("file");
     let options = table::Options {
         refresh: args.refresh.unwrap_or(if local { REFRESH_LOCAL } else { REFRESH_REMOTE }),
@@ -177,6 +191,18 @@ async fn open_table(args: &MountArgs) -> Result<Table> {
         )
     };
     tokio::time::timeout(args.timeout, opening).await.map_err(late)?
+}
+
+fn publishing(args: &MountArgs) -> publish::Options {
+    publish::Options {
+        upload_delay: args.upload_delay,
+        auto_commit: args.auto_commit,
+        externals: match args.external_mode {
+            ExternalMode::Reference => Externals::Reference,
+            ExternalMode::Ingest => Externals::Ingest,
+        },
+        patience: args.timeout,
+    }
 }
 
 fn reading(args: &MountArgs) -> Settings {
@@ -200,9 +226,10 @@ pub fn storage(args: &StorageArgs) -> Result<Storage> {
     Storage::new(args.storage_option.iter().cloned().collect(), args.storage_options_file.clone())
 }
 
-fn modes(args: &MountArgs) -> Modes {
+fn modes(args: &MountArgs, is_staging: bool) -> Modes {
     let open = args.file_mode & 0o444 == 0o444 && args.dir_mode & 0o555 == 0o555;
-    if open { Modes::Open } else { Modes::Restricting }
+    // What is staged has modes of its own, and where others come in they must keep them out.
+    if open && !(is_staging && args.allow_other) { Modes::Open } else { Modes::Restricting }
 }
 
 fn look(args: &MountArgs, table: &Table) -> Look {

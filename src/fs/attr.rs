@@ -25,9 +25,11 @@ impl Fs {
     /// # Errors
     /// [`Kind::NotFound`] where the branch has no version or the tag is gone, [`Kind::Table`] for
     /// an unreadable tag, [`Kind::Invalid`] for another node.
-    pub async fn readlink(&self, ino: Ino) -> Result<String> {
-        let node = self.node(ino)?;
-        self.link(&node).await
+    pub async fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        match self.node(ino)? {
+            Node::Staged(ino) => self.staged_link(ino),
+            node => Ok(self.link(&node).await?.into_bytes()),
+        }
     }
 
     pub(super) async fn attr(&self, node: &Node) -> Result<Attr> {
@@ -53,6 +55,13 @@ impl Fs {
                 let size = units::u64_of(text.len());
                 self.plain(node, FileKind::File, size, SystemTime::now(), Duration::ZERO)
             }
+            Node::Commits => {
+                let size = units::u64_of(self.commits().await?.len());
+                self.plain(node, FileKind::File, size, SystemTime::now(), Duration::ZERO)
+            }
+            Node::Staging => self.attr_of_staging(),
+            Node::Staged(ino) => self.staged_attr(*ino),
+            Node::Commit => self.attr_of_commit(),
             Node::Version(slot) => {
                 let time = self.version_time(*slot).await?;
                 self.plain(node, FileKind::Directory, 0, time, WITHIN_VERSION)
@@ -104,7 +113,7 @@ impl Fs {
         found.await.map_err(|e: Error| e.at(place(snapshot, row)))
     }
 
-    fn plain(
+    pub(super) fn plain(
         &self,
         node: &Node,
         kind: FileKind,
@@ -112,7 +121,26 @@ impl Fs {
         time: SystemTime,
         ttl: Duration,
     ) -> Result<Attr> {
-        Ok(Attr { ino: self.number(node)?, kind, size: ByteLen::new(size), time, ttl })
+        let (mode, links) = match kind {
+            FileKind::Directory => (self.look.dir_mode, 2),
+            FileKind::File => (self.look.file_mode, 1),
+            FileKind::Symlink => (0o777, 1),
+        };
+        Ok(Attr {
+            ino: self.number(node)?,
+            generation: 0,
+            kind,
+            mode,
+            links,
+            uid: self.look.uid,
+            gid: self.look.gid,
+            size: ByteLen::new(size),
+            allocated: ByteLen::new(size),
+            accessed: time,
+            modified: time,
+            changed: time,
+            ttl,
+        })
     }
 
     async fn link(&self, node: &Node) -> Result<String> {

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::error::{Error, Kind, Result};
+use crate::staging::Reference;
+use crate::staging::spool::{self, Listed};
 use crate::store::{Interval, RangeRead};
 
 /// The number of an open file or directory.
@@ -22,6 +24,8 @@ pub enum OpenFile {
     Value(OpenValue),
     /// A text that was made when the file was opened.
     Text(Arc<[u8]>),
+    /// A staged file.
+    Staged(Arc<spool::OpenFile>),
 }
 
 /// A value that is open: an interval of an object that is held open.
@@ -35,12 +39,15 @@ pub struct OpenValue {
     pub place: Arc<str>,
     /// The object's file, where the value is all of it.
     pub whole: Option<Arc<OwnedFd>>,
+    /// What a staged copy of it refers to, where a commit can adopt its object.
+    pub reference: Option<Arc<Reference>>,
 }
 
 #[derive(Clone)]
 enum Open {
     File(OpenFile),
     Names(Arc<Vec<Arc<str>>>),
+    Staged(Arc<Vec<Listed>>),
 }
 
 /// The open handles of one mount.
@@ -68,7 +75,7 @@ impl Handles {
     pub fn file(&self, handle: Handle) -> Result<OpenFile> {
         match self.get(handle) {
             Some(Open::File(file)) => Ok(file),
-            Some(Open::Names(_)) | None => Err(not_open(handle)),
+            Some(Open::Names(_) | Open::Staged(_)) | None => Err(not_open(handle)),
         }
     }
 
@@ -79,14 +86,54 @@ impl Handles {
     pub fn names(&self, handle: Handle) -> Result<Arc<Vec<Arc<str>>>> {
         match self.get(handle) {
             Some(Open::Names(names)) => Ok(names),
-            Some(Open::File(_)) | None => Err(not_open(handle)),
+            Some(Open::File(_) | Open::Staged(_)) | None => Err(not_open(handle)),
+        }
+    }
+
+    /// Keeps the list of a staged directory, so that what is removed while it is read does not
+    /// shift what comes after.
+    pub fn open_staged(&self, listed: Vec<Listed>) -> Handle {
+        self.insert(Open::Staged(Arc::new(listed)))
+    }
+
+    /// Puts a new list in the place of an old one: `rewinddir` asks for it.
+    pub fn relist(&self, handle: Handle, listed: Vec<Listed>) -> Arc<Vec<Listed>> {
+        let listed = Arc::new(listed);
+        let open = Open::Staged(listed.clone());
+        self.open.write().unwrap_or_else(PoisonError::into_inner).insert(handle, open);
+        listed
+    }
+
+    /// The list of a staged directory.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] for a handle that is not open.
+    pub fn listed(&self, handle: Handle) -> Result<Arc<Vec<Listed>>> {
+        match self.get(handle) {
+            Some(Open::Staged(listed)) => Ok(listed),
+            Some(Open::File(_) | Open::Names(_)) | None => Err(not_open(handle)),
+        }
+    }
+
+    /// A staged file that is open.
+    ///
+    /// # Errors
+    /// [`Kind::ReadOnly`] for another file, [`Kind::Invalid`] for a handle that is not open.
+    pub fn staged(&self, handle: Handle) -> Result<Arc<spool::OpenFile>> {
+        match self.file(handle)? {
+            OpenFile::Staged(file) => Ok(file),
+            OpenFile::Value(_) | OpenFile::Text(_) => {
+                Err(Error::new(Kind::ReadOnly, format!("handle {} is read-only", handle.0)))
+            }
         }
     }
 
     /// Forgets a handle, and with it the file descriptor that it held.
     pub fn release(&self, handle: Handle) {
         if handle != STATELESS {
-            self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&handle);
+            let open = self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&handle);
+            // Without the lock: closing may take a while.
+            drop(open);
         }
     }
 

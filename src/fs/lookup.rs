@@ -20,6 +20,9 @@ impl Fs {
             return Err(Error::new(Kind::NameTooLong, format!("{} bytes are no name", name.len())));
         }
         let parent = self.node(parent)?;
+        if let Node::Staging | Node::Staged(_) | Node::Commit = parent {
+            return self.lookup_staged(&parent, name);
+        }
         let node = self.child(&parent, name).await?;
         let refresh = self.look.refresh;
         match (node, parent) {
@@ -69,6 +72,7 @@ impl Fs {
             Node::Control => Ok(match name {
                 tree::STATUS => Some(Node::Status),
                 tree::METRICS => Some(Node::Metrics),
+                tree::COMMITS => Some(Node::Commits),
                 _ => None,
             }),
             Node::Version(slot) => self.child_of_version(*slot, name).await,
@@ -77,6 +81,10 @@ impl Fs {
             | Node::Tag(_)
             | Node::Status
             | Node::Metrics
+            | Node::Commits
+            | Node::Staging
+            | Node::Staged(_)
+            | Node::Commit
             | Node::VersionJson(_)
             | Node::RowJson(..)
             | Node::Value(..) => Err(not_directory(parent)),
@@ -88,6 +96,8 @@ impl Fs {
         match name {
             tree::LATEST => Ok(Some(Node::Latest(None))),
             tree::CONTROL => Ok(Some(Node::Control)),
+            tree::STAGING if everything => Ok(Some(Node::Staging)),
+            tree::COMMIT if everything => Ok(Some(Node::Commit)),
             tree::TAGS if everything => Ok(Some(Node::Tags)),
             tree::BRANCHES if everything => Ok(Some(Node::Branches)),
             _ => self.version_named(None, name).await,

@@ -4,10 +4,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rustix::fs::OFlags;
 
 use super::handles::{OpenFile, OpenValue};
 use super::{Counter, Fs, Handle, is_directory, place, place_of_value};
 use crate::error::{Error, Kind, Result};
+use crate::staging::Reference;
 use crate::store::{Interval, Opener, Place};
 use crate::table::descriptor::BlobKind;
 use crate::table::{self, Value};
@@ -35,21 +37,34 @@ pub enum Content {
     Foreign,
     /// A new text at each open.
     Volatile,
+    /// A staged file: pages are kept while it is open.
+    Staged,
 }
 
 impl Fs {
-    /// Opens a file for reading.
+    /// Opens a file: one that is staged for whatever the flags say, every other for reading.
     ///
     /// # Errors
-    /// [`Kind::IsDirectory`]; for a value, why it cannot be resolved or its object opened.
-    pub async fn open(&self, ino: Ino) -> Result<Opened> {
+    /// [`Kind::ReadOnly`] for writing to what is not staged; [`Kind::IsDirectory`]; for a value,
+    /// why it cannot be resolved or its object opened.
+    pub async fn open(&self, ino: Ino, flags: OFlags) -> Result<Opened> {
         let node = self.node(ino)?;
+        if let Node::Staged(ino) = node {
+            return self.open_staged(ino, flags);
+        }
+        if flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC) {
+            return Err(self.read_only(&node));
+        }
         let (file, content) = match &node {
             Node::Value(slot, row, leaf, ordinal) => {
                 let snapshot = self.snapshot(*slot).await?;
-                let (_, value) = self.value(&snapshot, *row, *leaf, *ordinal).await?;
+                let (page, value) = self.value(&snapshot, *row, *leaf, *ordinal).await?;
+                let reference = match self.spool() {
+                    Some(_) => snapshot.reference(&page, (*leaf, *ordinal), value.interval)?,
+                    None => None,
+                };
                 let place = place_of_value(&snapshot, *row, *leaf)?;
-                let opened = open_value(&self.table.opener, &value, place.clone())
+                let opened = open_value(&self.table.opener, &value, reference, place.clone())
                     .await
                     .map_err(|e| e.at(place))?;
                 let foreign = value.located.kind == BlobKind::External;
@@ -61,6 +76,7 @@ impl Fs {
             Node::Status | Node::Metrics => {
                 (OpenFile::Text(self.report(&node).into_bytes().into()), Content::Volatile)
             }
+            Node::Commits => (OpenFile::Text(self.commits().await?.into()), Content::Volatile),
             Node::Latest(_) | Node::Tag(_) => {
                 return Err(Error::new(Kind::Invalid, format!("{node:?} is a symlink")));
             }
@@ -69,6 +85,9 @@ impl Fs {
             | Node::Branches
             | Node::Branch(_)
             | Node::Control
+            | Node::Staging
+            | Node::Staged(_)
+            | Node::Commit
             | Node::Version(_)
             | Node::Row(..) => {
                 return Err(is_directory(&node));
@@ -101,6 +120,7 @@ impl Fs {
                 let read = value.object.read(Interval { offset: start, len }).await;
                 read.map_err(|e| e.at(&value.place))?
             }
+            OpenFile::Staged(file) => self.read_staged(&file, offset, len).await?,
             OpenFile::Text(text) => {
                 let start = units::usize_of(offset.get()).min(text.len());
                 let end = start.saturating_add(units::usize_of(len.get())).min(text.len());
@@ -140,7 +160,12 @@ impl Fs {
 
 /// Opens the object of a value. A local object that is too short for the value is found out here,
 /// before a byte of it has been given to anybody; an empty value needs no object.
-async fn open_value(opener: &Opener, value: &Value, place: String) -> Result<OpenFile> {
+async fn open_value(
+    opener: &Opener,
+    value: &Value,
+    reference: Option<Reference>,
+    place: String,
+) -> Result<OpenFile> {
     let interval = value.interval;
     if interval.len.get() == 0 {
         return Ok(OpenFile::Text(Arc::default()));
@@ -160,5 +185,11 @@ async fn open_value(opener: &Opener, value: &Value, place: String) -> Result<Ope
         let all = Interval { offset: ObjectOffset::new(0), len: length };
         whole = object.file().filter(|_| interval == all);
     }
-    Ok(OpenFile::Value(OpenValue { object, interval, place: place.into(), whole }))
+    Ok(OpenFile::Value(OpenValue {
+        object,
+        interval,
+        place: place.into(),
+        whole,
+        reference: reference.map(Arc::new),
+    }))
 }

@@ -2,11 +2,13 @@
 //! and a directory of ten million rows costs what is asked for.
 //!
 //! ```text
-//! root      0 .  1 ..  2 .lancefs  3 latest  4 tags  5 branches   6+v  version v
-//! branch    0 .  1 ..  2 latest                                   6+v  version v
-//! version   0 .  1 ..  2 .version.json                            6+r  row r
-//! row       0 .  1 ..  2 row.json       6 + (leaf << 40 | ordinal)     value
-//! tags, branches, .lancefs   0 .  1 ..                            6+i  the i-th name
+//! root      0 .  1 ..  2 .lancefs  3 latest  4 tags  5 branches  6 staging  7 commit
+//!                                                                 8+v  version v
+//! branch    0 .  1 ..  2 latest                                   8+v  version v
+//! version   0 .  1 ..  2 .version.json                            8+r  row r
+//! row       0 .  1 ..  2 row.json       8 + (leaf << 40 | ordinal)     value
+//! tags, branches, .lancefs   0 .  1 ..                            8+i  the i-th name
+//! staging/ and below         0 .  1 ..                            2+i  the i-th name at opendir
 //! ```
 
 use std::ops::ControlFlow;
@@ -21,7 +23,7 @@ use crate::tree::{self, Node, Slot};
 use crate::units::{self, Ino, Ordinal, RowIndex, Version};
 
 /// The first cookie after the fixed entries.
-const FIRST: u64 = 6;
+const FIRST: u64 = 8;
 const ORDINAL_BITS: u32 = 40;
 
 /// Takes entries until it is full.
@@ -37,6 +39,9 @@ impl Fs {
     /// [`Kind::NotDirectory`]; where the list cannot be read and was never known.
     pub async fn opendir(&self, ino: Ino) -> Result<Handle> {
         let node = self.node(ino)?;
+        if let Node::Staging | Node::Staged(_) = node {
+            return self.opendir_staged(&node);
+        }
         let names = match &node {
             Node::Tags => Some(self.table.catalog.tags().await?),
             Node::Branches => Some(self.table.catalog.branches().await?),
@@ -44,11 +49,18 @@ impl Fs {
                 self.snapshot(*slot).await?;
                 None
             }
-            Node::Root | Node::Branch(_) | Node::Control | Node::Row(..) => None,
+            Node::Root
+            | Node::Branch(_)
+            | Node::Control
+            | Node::Commit
+            | Node::Staging
+            | Node::Staged(_)
+            | Node::Row(..) => None,
             Node::Latest(_)
             | Node::Tag(_)
             | Node::Status
             | Node::Metrics
+            | Node::Commits
             | Node::VersionJson(_)
             | Node::RowJson(..)
             | Node::Value(..) => {
@@ -72,7 +84,8 @@ impl Fs {
                 | Node::RowJson(..)
                 | Node::VersionJson(_)
                 | Node::Status
-                | Node::Metrics)
+                | Node::Metrics
+                | Node::Commits)
         )
     }
 
@@ -88,6 +101,9 @@ impl Fs {
         sink: &mut (dyn Sink + Send),
     ) -> Result<()> {
         let node = self.node(ino)?;
+        if let Node::Staging | Node::Staged(_) = node {
+            return self.readdir_staged(&node, handle, cookie, sink);
+        }
         let mut fixed: Vec<(Node, &str)> = vec![(node.clone(), "."), (self.parent(&node), "..")];
         let everything = !self.table.catalog.is_pinned();
         match &node {
@@ -95,6 +111,7 @@ impl Fs {
                 fixed.extend([(Node::Control, tree::CONTROL), (Node::Latest(None), tree::LATEST)]);
                 if everything {
                     fixed.extend([(Node::Tags, tree::TAGS), (Node::Branches, tree::BRANCHES)]);
+                    fixed.extend([(Node::Staging, tree::STAGING), (Node::Commit, tree::COMMIT)]);
                 }
             }
             Node::Branch(branch) => fixed.push((Node::Latest(Some(branch.clone())), tree::LATEST)),
@@ -122,6 +139,7 @@ impl Fs {
                 self.list_names(handle, Node::Branch, FileKind::Directory, from, sink)
             }
             Node::Control => self.list_control(from, sink),
+            Node::Commit => Ok(()),
             Node::Version(slot) => self.list_rows(*slot, from, sink).await,
             Node::Row(slot, row) => self.list_values(*slot, *row, from, sink).await,
             _ => Err(not_directory(&node)),
@@ -198,7 +216,11 @@ impl Fs {
     }
 
     fn list_control(&self, from: u64, sink: &mut (dyn Sink + Send)) -> Result<()> {
-        let files = [(Node::Status, tree::STATUS), (Node::Metrics, tree::METRICS)];
+        let files = [
+            (Node::Status, tree::STATUS),
+            (Node::Metrics, tree::METRICS),
+            (Node::Commits, tree::COMMITS),
+        ];
         for ((node, name), at) in files.iter().zip(FIRST..).skip(units::usize_of(from)) {
             if sink.add(self.number(node)?, at + 1, FileKind::File, name).is_break() {
                 break;

@@ -9,7 +9,7 @@ use super::Fs;
 use crate::store::Figures;
 use crate::table::redacted;
 use crate::tree::Node;
-use crate::units;
+use crate::units::{self, ByteLen, Ino};
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,15 @@ const COUNTERS: [(Counter, &str, &str); 4] = [
     ),
 ];
 
+/// What is used and free, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Used.
+    pub used: ByteLen,
+    /// Free for whoever writes.
+    pub free: ByteLen,
+}
+
 impl Counters {
     /// Adds to a figure.
     pub fn add(&self, counter: Counter, n: u64) {
@@ -63,9 +72,17 @@ impl Counters {
 }
 
 impl Fs {
-    /// Bytes of the newest version that was opened, from its manifest: what `statfs` calls used.
-    pub fn used_bytes(&self) -> u64 {
-        self.table.newest_bytes()
+    /// What `statfs` tells. Of the mount: bytes of the newest version that was opened, from its
+    /// manifest, and the free space of the staging disk; of what is in `staging/`: what batches use
+    /// and may still use.
+    pub fn space(&self, ino: Ino) -> Space {
+        let table = ByteLen::new(self.table.newest_bytes());
+        let space = self.spool().and_then(|spool| spool.space().ok());
+        let Some(space) = space else { return Space { used: table, free: ByteLen::new(0) } };
+        match self.node(ino) {
+            Ok(Node::Staging | Node::Staged(_)) => Space { used: space.used, free: space.free },
+            _ => Space { used: table, free: space.free_on_disk },
+        }
     }
 
     /// The text of a file that tells about the mount. From memory: it never asks the store.
@@ -92,7 +109,7 @@ impl Fs {
             "versions": versions.len(),
             "latest": versions.last(),
             "allow_external": allowed,
-            "staging": { "enabled": false, "reason": "this mount is read-only" },
+            "staging": self.staging_status(),
             "cache": {
                 "open_snapshots": snapshots, "pages": pages, "page_bytes": page_bytes,
                 "block_bytes": held.get(), "coming_bytes": coming.get(),

@@ -7,7 +7,9 @@ use crate::table::{Row, Value};
 use crate::tree::Node;
 use crate::units::{ByteLen, Ino};
 
-const ERROR: &str = "user.lancefs.error";
+pub(super) const ERROR: &str = "user.lancefs.error";
+/// The namespace of the attributes that programs may set on what is staged.
+const USER: &str = "user.";
 const KIND: &str = "user.lancefs.kind";
 const OBJECT: &str = "user.lancefs.object";
 const OFFSET: &str = "user.lancefs.offset";
@@ -27,9 +29,17 @@ const SNIFF_BYTES: u64 = 8192;
 const UNKNOWN_TYPE: &str = "application/octet-stream";
 
 impl Fs {
-    /// Whether a name is one of ours; every other is answered without looking at anything.
-    pub fn knows_xattr(name: &str) -> bool {
-        name == ERROR || OF_VALUE.contains(&name)
+    /// Whether a node can have an attribute of that name; every other is answered without looking
+    /// at anything.
+    pub fn may_have_xattr(&self, ino: Ino, name: &str) -> bool {
+        let staged = || matches!(self.node(ino), Ok(Node::Staging | Node::Staged(_)));
+        name == ERROR || OF_VALUE.contains(&name) || (name.starts_with(USER) && staged())
+    }
+
+    /// Whether a name tells about a value. Programs that copy a payload copy these too; a staged
+    /// file takes them without a word and without keeping them.
+    pub(super) fn tells_of_value(name: &str) -> bool {
+        name != MIME_TYPE && OF_VALUE.contains(&name)
     }
 
     /// The value of an attribute.
@@ -37,10 +47,17 @@ impl Fs {
     /// # Errors
     /// [`Kind::NoAttribute`] where the node has none of that name; for a value, why it cannot be
     /// resolved.
-    pub async fn getxattr(&self, ino: Ino, name: &str) -> Result<String> {
+    pub async fn getxattr(&self, ino: Ino, name: &str) -> Result<Vec<u8>> {
+        match self.node(ino)? {
+            node @ (Node::Staging | Node::Staged(_)) => self.staged_xattr(&node, name).await,
+            _ => Ok(self.table_xattr(ino, name).await?.into_bytes()),
+        }
+    }
+
+    async fn table_xattr(&self, ino: Ino, name: &str) -> Result<String> {
         let none = || Error::new(Kind::NoAttribute, format!("no attribute {name:?}"));
         if name == ERROR {
-            return self.failure(ino).ok_or_else(none);
+            return self.error_of(ino).ok_or_else(none);
         }
         if !OF_VALUE.contains(&name) {
             return Err(none());
@@ -63,13 +80,14 @@ impl Fs {
     ///
     /// # Errors
     /// [`Kind::Stale`] for a number of no node.
-    pub fn listxattr(&self, ino: Ino) -> Result<Vec<&'static str>> {
+    pub fn listxattr(&self, ino: Ino) -> Result<Vec<String>> {
         let mut names = match self.node(ino)? {
-            Node::Value(..) => OF_VALUE.to_vec(),
+            Node::Value(..) => OF_VALUE.map(ToOwned::to_owned).to_vec(),
+            node @ (Node::Staging | Node::Staged(_)) => self.staged_xattrs(&node)?,
             _ => Vec::new(),
         };
-        if self.failure(ino).is_some() {
-            names.push(ERROR);
+        if self.error_of(ino).is_some() {
+            names.push(ERROR.to_owned());
         }
         Ok(names)
     }

@@ -1,15 +1,22 @@
-//! Requests of the kernel to operations of [`Fs`], and their results back.
+//! Requests of the kernel to operations of [`Fs`], and their results back: one method for each
+//! request. Those that change something are put into our words here and run in [`change`].
+
+mod change;
+mod convert;
+mod look;
 
 use std::ffi::OsStr;
 use std::io;
-use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::AtomicUsize;
+use std::time::SystemTime;
 
 use fuser::{
-    AccessFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr, Request as KernelRequest,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request as KernelRequest, TimeOrNow, WriteFlags,
 };
 
 use rustix::fs::OFlags;
@@ -17,30 +24,31 @@ use rustix::fs::OFlags;
 use super::answering::{Answering, Request};
 use super::backing::{Backings, Passthrough};
 use super::errno::errno;
-use crate::fs::{Attr, Content, FileKind, Fs, Handle, Look, Looked, Sink};
+use crate::fs::{Change, Fs, Handle};
+use crate::staging::spool::Attributes;
 use crate::units::{BlobOffset, ByteLen, Ino};
+use convert::{kernel_attr, new_time, permissions, target};
 
+/// The most that one write carries, in bytes: a larger one holds a thread longer than listing takes.
+const MAX_WRITE: u32 = 1 << 20;
 /// What the kernel may have under way at once beyond what readers wait for: read-ahead.
 const MAX_BACKGROUND: u16 = 64;
-/// The flag of `open(2)`, as the kernel passes it on.
-const O_DIRECT: i32 = OFlags::DIRECT.bits().cast_signed();
-/// The block of `st_blocks` and of `statfs`, in bytes.
-const BLOCK: u64 = 512;
-/// `st_blksize`, in bytes: what one read of the kernel carries.
-const READ_SIZE: u32 = 128 << 10;
-/// Numbers are never used again for other content, so there is one generation.
-const GENERATION: Generation = Generation(0);
 
 /// The file system as the kernel sees it.
 pub struct Adapter {
     answering: Answering,
     backings: Arc<Backings>,
+    /// Writes that are being done on threads that read requests.
+    writing: AtomicUsize,
+    /// How many may be at once, so that a slow disk leaves a thread for everything else.
+    writers: usize,
 }
 
 impl Adapter {
-    /// Serves operations.
-    pub fn new(answering: Answering, passthrough: Passthrough) -> Self {
-        Self { answering, backings: Arc::new(Backings::new(passthrough)) }
+    /// Serves operations, on so many threads.
+    pub fn new(answering: Answering, passthrough: Passthrough, threads: usize) -> Self {
+        let backings = Arc::new(Backings::new(passthrough));
+        Self { answering, backings, writing: AtomicUsize::new(0), writers: threads / 2 }
     }
 
     fn fs(&self) -> Arc<Fs> {
@@ -54,34 +62,20 @@ impl Filesystem for Adapter {
         let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS);
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         let _ = config.set_max_background(MAX_BACKGROUND);
+        let _ = config.set_max_write(MAX_WRITE);
+        // Else the kernel asks for `security.capability` before each write.
+        let _ = config.add_capabilities(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
+        let _ = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
         self.backings.negotiate(config);
         Ok(())
     }
 
+    fn forget(&self, _request: &KernelRequest, ino: INodeNo, lookups: u64) {
+        self.answering.fs.forget(Ino::new(ino.0), lookups);
+    }
+
     fn lookup(&self, _request: &KernelRequest, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let Some(name) = name.to_str().map(ToOwned::to_owned) else {
-            return reply.error(Errno::ENOENT);
-        };
-        let (fs, parent) = (self.fs(), Ino::new(parent.0));
-        let look = fs.look().clone();
-        let request = Request { operation: "lookup", ino: parent };
-        self.answering.run(request, async move { fs.lookup(parent, &name).await }, move |result| {
-            match result {
-                Ok(Looked::Found(attr, ttl)) => {
-                    reply.entry_with_ttls(&attr.ttl, &ttl, &kernel_attr(&attr, &look), GENERATION);
-                }
-                Ok(Looked::Failing(attr, ttl)) => {
-                    reply.entry_with_ttls(
-                        &Duration::ZERO,
-                        &ttl,
-                        &kernel_attr(&attr, &look),
-                        GENERATION,
-                    );
-                }
-                Ok(Looked::Never(ttl)) => reply.entry(&ttl, &never(&look), GENERATION),
-                Err(error) => reply.error(errno(error.kind())),
-            }
-        });
+        self.find(parent, name, reply);
     }
 
     fn getattr(
@@ -92,18 +86,22 @@ impl Filesystem for Adapter {
         reply: ReplyAttr,
     ) {
         let (fs, ino) = (self.fs(), Ino::new(ino.0));
-        let look = fs.look().clone();
         self.answering.run(
-            Request { operation: "getattr", ino },
+            Request::new("getattr", ino),
             async move { fs.getattr(ino).await },
             move |result| match result {
-                Ok(attr) => reply.attr(&attr.ttl, &kernel_attr(&attr, &look)),
+                Ok(attr) => reply.attr(&attr.ttl, &kernel_attr(&attr)),
                 Err(error) => reply.error(errno(error.kind())),
             },
         );
     }
 
     fn access(&self, _request: &KernelRequest, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        if mask.contains(AccessFlags::W_OK)
+            && let Err(error) = self.answering.fs.may_write(Ino::new(ino.0))
+        {
+            return reply.error(errno(error.kind()));
+        }
         // Asked only where the modes keep nobody out of reading (`mount::Modes`).
         let wants_to_run = mask.contains(AccessFlags::X_OK);
         if wants_to_run && self.answering.fs.is_plain_file(Ino::new(ino.0)) {
@@ -115,42 +113,17 @@ impl Filesystem for Adapter {
     fn readlink(&self, _request: &KernelRequest, ino: INodeNo, reply: ReplyData) {
         let (fs, ino) = (self.fs(), Ino::new(ino.0));
         self.answering.run(
-            Request { operation: "readlink", ino },
+            Request::new("readlink", ino),
             async move { fs.readlink(ino).await },
             move |result| match result {
-                Ok(target) => reply.data(target.as_bytes()),
+                Ok(target) => reply.data(&target),
                 Err(error) => reply.error(errno(error.kind())),
             },
         );
     }
 
     fn open(&self, _request: &KernelRequest, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let (fs, ino) = (self.fs(), Ino::new(ino.0));
-        let is_direct = flags.0 & O_DIRECT != 0;
-        let backings = self.backings.clone();
-        self.answering.run(
-            Request { operation: "open", ino },
-            async move { fs.open(ino).await },
-            move |result| match result {
-                Ok(opened) => {
-                    let handle = FileHandle(opened.handle.0);
-                    let flags = if is_direct {
-                        FopenFlags::FOPEN_DIRECT_IO
-                    } else {
-                        open_flags(opened.content)
-                    };
-                    let whole = opened.same_as.as_deref();
-                    match whole.and_then(|file| backings.of(ino, opened.handle, file, &reply)) {
-                        Some(backing) => {
-                            let flags = flags & FopenFlags::FOPEN_DIRECT_IO;
-                            reply.opened_passthrough(handle, flags, &backing);
-                        }
-                        None => reply.opened(handle, flags),
-                    }
-                }
-                Err(error) => reply.error(errno(error.kind())),
-            },
-        );
+        self.open_file(ino, flags, reply);
     }
 
     fn read(
@@ -167,7 +140,7 @@ impl Filesystem for Adapter {
         let (fs, handle) = (self.fs(), Handle(handle.0));
         let (offset, len) = (BlobOffset::new(offset), ByteLen::new(size.into()));
         self.answering.run(
-            Request { operation: "read", ino: Ino::new(ino.0) },
+            Request::new("read", Ino::new(ino.0)),
             async move { fs.read(handle, offset, len).await },
             move |result| match result {
                 Ok(bytes) => reply.data(&bytes),
@@ -192,20 +165,7 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, _request: &KernelRequest, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let (fs, ino) = (self.fs(), Ino::new(ino.0));
-        let flags = if fs.is_worth_caching(ino) {
-            FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE
-        } else {
-            FopenFlags::empty()
-        };
-        self.answering.run(
-            Request { operation: "opendir", ino },
-            async move { fs.opendir(ino).await },
-            move |result| match result {
-                Ok(handle) => reply.opened(FileHandle(handle.0), flags),
-                Err(error) => reply.error(errno(error.kind())),
-            },
-        );
+        self.open_directory(ino, reply);
     }
 
     fn readdir(
@@ -216,24 +176,7 @@ impl Filesystem for Adapter {
         offset: u64,
         reply: ReplyDirectory,
     ) {
-        let (fs, ino, handle) = (self.fs(), Ino::new(ino.0), Handle(handle.0));
-        // The reply is the sink while the listing runs, and answers when it has come back.
-        let listing = async move {
-            let mut sink = Entries(reply);
-            let listed = fs.readdir(ino, handle, offset, &mut sink).await;
-            match listed {
-                Ok(()) => Ok(sink.0),
-                Err(error) => {
-                    sink.0.error(errno(error.kind()));
-                    Err(error)
-                }
-            }
-        };
-        self.answering.run(Request { operation: "readdir", ino }, listing, |result| {
-            if let Ok(reply) = result {
-                reply.ok();
-            }
-        });
+        self.list(ino, handle, offset, reply);
     }
 
     fn releasedir(
@@ -248,12 +191,8 @@ impl Filesystem for Adapter {
         reply.ok();
     }
 
-    fn statfs(&self, _request: &KernelRequest, _ino: INodeNo, reply: ReplyStatfs) {
-        let blocks = self.answering.fs.used_bytes().div_ceil(BLOCK);
-        let name_max = u32::try_from(crate::name::NAME_MAX).unwrap_or(u32::MAX);
-        // The block is a small constant that fits.
-        let block = u32::try_from(BLOCK).unwrap_or(u32::MAX);
-        reply.statfs(blocks, 0, 0, 0, 0, block, name_max, block);
+    fn statfs(&self, _request: &KernelRequest, ino: INodeNo, reply: ReplyStatfs) {
+        self.space(ino, reply);
     }
 
     fn getxattr(
@@ -264,104 +203,250 @@ impl Filesystem for Adapter {
         size: u32,
         reply: ReplyXattr,
     ) {
-        let Some(name) = name.to_str().filter(|name| Fs::knows_xattr(name)).map(ToOwned::to_owned)
-        else {
-            return reply.error(Errno::ENODATA);
-        };
-        let (fs, ino) = (self.fs(), Ino::new(ino.0));
-        self.answering.run(
-            Request { operation: "getxattr", ino },
-            async move { fs.getxattr(ino, &name).await },
-            move |result| match result {
-                Ok(value) => sized(reply, size, value.as_bytes()),
-                Err(error) => reply.error(errno(error.kind())),
-            },
-        );
+        self.attribute(ino, name, size, reply);
     }
 
     fn listxattr(&self, _request: &KernelRequest, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        match self.answering.fs.listxattr(Ino::new(ino.0)) {
-            Ok(names) => {
-                let list =
-                    names.iter().flat_map(|name| name.bytes().chain([0])).collect::<Vec<_>>();
-                sized(reply, size, &list);
-            }
-            Err(error) => reply.error(errno(error.kind())),
-        }
+        self.attribute_names(ino, size, reply);
     }
-}
 
-struct Entries(ReplyDirectory);
-
-impl Sink for Entries {
-    fn add(&mut self, ino: Ino, next: u64, kind: FileKind, name: &str) -> ControlFlow<()> {
-        if self.0.add(INodeNo(ino.get()), next, file_type(kind), name) {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+    fn mkdir(
+        &self,
+        request: &KernelRequest,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        self.make_directory(target(request, parent, name, mode), reply);
     }
-}
 
-/// The protocol of getxattr and listxattr: a size of 0 asks for the length.
-fn sized(reply: ReplyXattr, size: u32, value: &[u8]) {
-    match u32::try_from(value.len()) {
-        Ok(len) if size == 0 => reply.size(len),
-        Ok(len) if len <= size => reply.data(value),
-        _ => reply.error(Errno::ERANGE),
+    fn mknod(
+        &self,
+        request: &KernelRequest,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        _rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        self.make_node(target(request, parent, name, mode), reply);
     }
-}
 
-fn open_flags(content: Content) -> FopenFlags {
-    match content {
-        Content::Immutable => FopenFlags::FOPEN_KEEP_CACHE,
-        Content::Foreign => FopenFlags::empty(),
-        // Its size is another at each look, so the kernel must not go by the one it knows.
-        Content::Volatile => FopenFlags::FOPEN_DIRECT_IO,
+    fn create(
+        &self,
+        request: &KernelRequest,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let flags = OFlags::from_bits_retain(flags.cast_unsigned());
+        self.make_file(target(request, parent, name, mode), flags, reply);
     }
-}
 
-fn file_type(kind: FileKind) -> FileType {
-    match kind {
-        FileKind::Directory => FileType::Directory,
-        FileKind::File => FileType::RegularFile,
-        FileKind::Symlink => FileType::Symlink,
+    fn symlink(
+        &self,
+        request: &KernelRequest,
+        parent: INodeNo,
+        name: &OsStr,
+        points_to: &Path,
+        reply: ReplyEntry,
+    ) {
+        self.make_symlink(&target(request, parent, name, 0), points_to, reply);
     }
-}
 
-fn kernel_attr(attr: &Attr, look: &Look) -> FileAttr {
-    let (perm, nlink) = match attr.kind {
-        FileKind::Directory => (look.dir_mode, 2),
-        FileKind::File => (look.file_mode, 1),
-        FileKind::Symlink => (0o777, 1),
-    };
-    FileAttr {
-        ino: INodeNo(attr.ino.get()),
-        size: attr.size.get(),
-        blocks: attr.size.get().div_ceil(BLOCK),
-        atime: attr.time,
-        mtime: attr.time,
-        ctime: attr.time,
-        crtime: attr.time,
-        kind: file_type(attr.kind),
-        perm,
-        nlink,
-        uid: look.uid,
-        gid: look.gid,
-        rdev: 0,
-        blksize: READ_SIZE,
-        flags: 0,
+    fn link(
+        &self,
+        _request: &KernelRequest,
+        _ino: INodeNo,
+        parent: INodeNo,
+        _name: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let (fs, parent) = (self.fs(), Ino::new(parent.0));
+        let refused = move || fs.refuse(parent, "a hard link");
+        self.answering.run_here(Request::new("link", parent), refused, |result| {
+            // It never succeeds.
+            reply.error(result.map_or_else(|error| errno(error.kind()), |()| Errno::EPERM));
+        });
     }
-}
 
-/// An entry that is not there and never will be: the kernel remembers a number of 0 as absent.
-fn never(look: &Look) -> FileAttr {
-    let attr = Attr {
-        ino: Ino::new(0),
-        kind: FileKind::File,
-        size: ByteLen::new(0),
-        time: std::time::UNIX_EPOCH,
-        ttl: Duration::ZERO,
-    };
-    kernel_attr(&attr, look)
+    fn unlink(&self, _request: &KernelRequest, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (fs, parent) = (self.fs(), Ino::new(parent.0));
+        self.remove("unlink", parent, name, reply, move |name| fs.unlink(parent, name));
+    }
+
+    fn rmdir(&self, _request: &KernelRequest, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (fs, parent) = (self.fs(), Ino::new(parent.0));
+        self.remove("rmdir", parent, name, reply, move |name| fs.rmdir(parent, name));
+    }
+
+    fn rename(
+        &self,
+        _request: &KernelRequest,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (parent, new_parent) = (Ino::new(parent.0), Ino::new(new_parent.0));
+        self.move_name((parent, name), (new_parent, new_name), flags, reply);
+    }
+
+    fn setattr(
+        &self,
+        _request: &KernelRequest,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _changed: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _born: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let new = Attributes {
+            mode: mode.map(permissions),
+            uid,
+            gid,
+            size: size.map(ByteLen::new),
+            accessed: accessed.map(new_time),
+            modified: modified.map(new_time),
+        };
+        let handle = handle.map(|handle| Handle(handle.0));
+        self.change_attributes(Change { ino: Ino::new(ino.0), handle, new }, reply);
+    }
+
+    fn write(
+        &self,
+        _request: &KernelRequest,
+        ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+        _open_flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let place = (Ino::new(ino.0), Handle(handle.0), BlobOffset::new(offset));
+        let by_other = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        self.write_bytes(place, data, by_other, reply);
+    }
+
+    fn flush(
+        &self,
+        _request: &KernelRequest,
+        _ino: INodeNo,
+        _handle: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        // Nothing is kept back, so there is nothing to flush; told so, the kernel asks no more.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fsync(
+        &self,
+        _request: &KernelRequest,
+        ino: INodeNo,
+        handle: FileHandle,
+        data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        let (fs, handle) = (self.fs(), Handle(handle.0));
+        let request = Request::patient("fsync", Ino::new(ino.0));
+        self.finish(request, async move { fs.fsync(handle, data_only).await }, reply);
+    }
+
+    fn fsyncdir(
+        &self,
+        _request: &KernelRequest,
+        ino: INodeNo,
+        _handle: FileHandle,
+        _data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        let (fs, ino) = (self.fs(), Ino::new(ino.0));
+        let request = Request::patient("fsyncdir", ino);
+        self.finish(request, async move { fs.fsyncdir(ino).await }, reply);
+    }
+
+    fn setxattr(
+        &self,
+        request: &KernelRequest,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        self.set_attribute((request.uid(), Ino::new(ino.0)), name, value, flags, reply);
+    }
+
+    fn removexattr(&self, _request: &KernelRequest, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (fs, ino) = (self.fs(), Ino::new(ino.0));
+        self.remove("removexattr", ino, name, reply, move |name| fs.removexattr(ino, name));
+    }
+
+    fn fallocate(
+        &self,
+        _request: &KernelRequest,
+        ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let (fs, handle) = (self.fs(), Handle(handle.0));
+        let (offset, length) = (BlobOffset::new(offset), ByteLen::new(length));
+        let request = Request::patient("fallocate", Ino::new(ino.0));
+        let allocate = async move { fs.allocate(handle, mode, offset, length).await };
+        self.finish(request, allocate, reply);
+    }
+
+    fn lseek(
+        &self,
+        _request: &KernelRequest,
+        ino: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        self.find_data(Ino::new(ino.0), Handle(handle.0), offset, whence, reply);
+    }
+
+    fn copy_file_range(
+        &self,
+        _request: &KernelRequest,
+        _from: INodeNo,
+        from_handle: FileHandle,
+        from_offset: u64,
+        to: INodeNo,
+        to_handle: FileHandle,
+        to_offset: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let from = (Handle(from_handle.0), BlobOffset::new(from_offset));
+        let target = (Handle(to_handle.0), BlobOffset::new(to_offset));
+        self.copy_bytes(Ino::new(to.0), from, target, ByteLen::new(len), reply);
+    }
 }

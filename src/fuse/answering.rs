@@ -31,11 +31,34 @@ pub struct Request {
     pub operation: &'static str,
     /// The node it is for.
     pub ino: Ino,
+    /// How long it may take.
+    pub patience: Patience,
+}
+
+/// How long a request may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// As long as [`Answering::timeout`].
+    Timeout,
+    /// As long as it takes: a commit, a sync, a copy. Who asked knows that it may be long.
+    Endless,
+}
+
+impl Request {
+    /// A request that must be answered in time.
+    pub fn new(operation: &'static str, ino: Ino) -> Self {
+        Self { operation, ino, patience: Patience::Timeout }
+    }
+
+    /// A request that may take as long as it takes.
+    pub fn patient(operation: &'static str, ino: Ino) -> Self {
+        Self { operation, ino, patience: Patience::Endless }
+    }
 }
 
 impl Answering {
     /// Polls an operation once on this thread and answers if it is ready; else moves it to the
-    /// runtime, where it has until the deadline. `answer` is called exactly once.
+    /// runtime, where it has as long as the request allows. `answer` is called exactly once.
     pub fn run<T, F, A>(&self, request: Request, operation: F, answer: A)
     where
         T: Send + 'static,
@@ -56,7 +79,11 @@ impl Answering {
                 let span = tracing::debug_span!("request", request.operation, ino = %request.ino);
                 let waits = async move {
                     let caught = AssertUnwindSafe(operation).catch_unwind();
-                    let result = match tokio::time::timeout(this.timeout, caught).await {
+                    let in_time = match request.patience {
+                        Patience::Timeout => tokio::time::timeout(this.timeout, caught).await,
+                        Patience::Endless => Ok(caught.await),
+                    };
+                    let result = match in_time {
                         Ok(Ok(result)) => result,
                         Ok(Err(_)) => Err(panicked(request)),
                         Err(_) => Err(late(request, this.timeout)),
@@ -66,6 +93,18 @@ impl Answering {
                 self.runtime.spawn(waits.instrument(span));
             }
         }
+    }
+
+    /// Does an operation here and now, and answers. It must not wait for the network.
+    pub fn run_here<T>(
+        &self,
+        request: Request,
+        operation: impl FnOnce() -> Result<T>,
+        answer: impl FnOnce(Result<T>),
+    ) {
+        self.fs.counters().add(Counter::Requests, 1);
+        let done = std::panic::catch_unwind(AssertUnwindSafe(operation));
+        answer(self.noted(request, done.unwrap_or_else(|_| Err(panicked(request)))));
     }
 
     fn noted<T>(&self, request: Request, result: Result<T>) -> Result<T> {

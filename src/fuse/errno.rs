@@ -19,5 +19,9 @@ pub fn errno(kind: Kind) -> Errno {
         Kind::IsDirectory => Errno::EISDIR,
         Kind::NoAttribute => Errno::ENODATA,
         Kind::NameTooLong => Errno::ENAMETOOLONG,
+        Kind::Disk(errno) => Errno::from_i32(errno),
+        Kind::Quota => Errno::EDQUOT,
+        Kind::Refused => Errno::EPERM,
+        Kind::Unsupported => Errno::EOPNOTSUPP,
     }
 }

@@ -46,6 +46,15 @@ pub enum Modes {
     Restricting,
 }
 
+/// Whether anything in the mount can be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writes {
+    /// What is in `staging/`; the rest refuses it by itself.
+    Staged,
+    /// Nothing: the kernel refuses it.
+    Refused,
+}
+
 /// How to mount.
 #[derive(Clone, Debug)]
 pub struct Mounting {
@@ -57,13 +66,15 @@ pub struct Mounting {
     pub access: Access,
     /// Whether the kernel checks modes.
     pub modes: Modes,
+    /// Whether anything can be written.
+    pub writes: Writes,
     /// How many threads read requests of the kernel.
     pub threads: usize,
 }
 
 impl Mounting {
-    /// Mounts, and gives the session that has to be run. Always `nosuid,nodev,noexec` and, as there
-    /// is nothing to write, `ro`.
+    /// Mounts, and gives the session that has to be run. Always `nosuid,nodev,noexec` and, where
+    /// there is nothing to write, `ro`.
     ///
     /// # Errors
     /// [`Kind::Invalid`] with the missing piece.
@@ -97,8 +108,10 @@ impl Mounting {
             data.push_str(",allow_other");
         }
         let data = std::ffi::CString::new(data).map_err(|e| self.failed(e.into()))?;
-        let flags =
-            MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
+        let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        if self.writes == Writes::Refused {
+            flags |= MountFlags::RDONLY;
+        }
         rustix::mount::mount(&*self.source, &self.mountpoint, FS_TYPE, flags, data.as_c_str())
             .map_err(|e| self.failed(e.into()))?;
         Ok(device)
@@ -119,8 +132,11 @@ impl Mounting {
             MountOption::NoSuid,
             MountOption::NoDev,
             MountOption::NoExec,
-            MountOption::RO,
         ];
+        config.mount_options.push(match self.writes {
+            Writes::Staged => MountOption::RW,
+            Writes::Refused => MountOption::RO,
+        });
         if self.modes == Modes::Restricting {
             config.mount_options.push(MountOption::DefaultPermissions);
         }

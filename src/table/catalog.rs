@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use lance::dataset::refs::{TagContents, base_branches_contents_path, base_tags_path, tag_path};
 use lance_table::io::commit::ManifestNamingScheme;
@@ -103,13 +103,7 @@ impl Catalog {
         if let Some(only) = &self.only {
             return Ok(Arc::new(Versions::from([(only.id.version, only.clone())])));
         }
-        let list = self
-            .versions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(branch.cloned())
-            .or_default()
-            .clone();
+        let list = self.list(branch.cloned());
         let before = list.last();
         let load = || list_versions(self.source.clone(), branch.cloned());
         let now = list.get(self.refresh, load).await?;
@@ -117,6 +111,27 @@ impl Catalog {
             self.source.forget();
         }
         Ok(now)
+    }
+
+    /// The versions of main as they are now, whatever was listed before: for who is about to
+    /// commit, or has.
+    ///
+    /// # Errors
+    /// Where the store fails.
+    pub async fn look(&self) -> Result<Arc<Versions>> {
+        let started = Instant::now();
+        let now = Arc::new(list_versions(self.source.clone(), None).await?);
+        let list = self.list(None);
+        if list.last().is_some_and(|before| replaced(&before, &now)) {
+            self.source.forget();
+        }
+        list.set(started, now.clone());
+        Ok(now)
+    }
+
+    fn list(&self, branch: Option<Arc<str>>) -> VersionList {
+        let mut lists = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
+        lists.entry(branch).or_default().clone()
     }
 
     /// The versions of main that were listed last, without looking again.

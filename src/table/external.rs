@@ -68,20 +68,43 @@ impl Policy {
             )
         })?;
         let same_bucket = |table: &Location| !target.is_local() && target.same_store(table);
-        let allowed = self.everything
-            || self.prefixes.iter().any(|prefix| prefix.covers(&target))
+        let allowed = self.covers(&target)
             || Location::parse(table).as_ref().is_some_and(same_bucket)
             || bases.filter_map(Location::parse).any(|base| base.covers(&target));
-        if allowed {
-            return Ok(());
-        }
-        let text = format!(
-            "External reference to {} is outside the table's bases; allow it with --allow-external {}",
-            redacted(uri),
-            target.parent()
-        );
-        Err(Error::new(Kind::Denied, text))
+        if allowed { Ok(()) } else { Err(refusal(uri, &target)) }
     }
+
+    /// Whether a reference to an absolute URI may be written: only a flag allows that (spec,
+    /// "Writer Policy").
+    ///
+    /// # Errors
+    /// [`Kind::Denied`] with the flag that would allow it, [`Kind::Invalid`] where it is no absolute
+    /// URI.
+    pub fn permit(&self, uri: &str) -> Result<()> {
+        let target = Location::parse(uri).ok_or_else(|| {
+            Error::new(Kind::Invalid, format!("{:?} is no absolute URI", redacted(uri)))
+        })?;
+        if self.covers(&target) { Ok(()) } else { Err(refusal(uri, &target)) }
+    }
+
+    fn covers(&self, target: &Location) -> bool {
+        self.everything || self.prefixes.iter().any(|prefix| prefix.covers(target))
+    }
+}
+
+/// Whether a URI lies beneath a root, under whichever of the names that local files have.
+pub fn lies_beneath(uri: &str, root: &str) -> bool {
+    let (target, root) = (Location::parse(uri), Location::parse(root));
+    target.zip(root).is_some_and(|(target, root)| root.covers(&target))
+}
+
+fn refusal(uri: &str, target: &Location) -> Error {
+    let text = format!(
+        "External reference to {} is outside the table's bases; allow it with --allow-external {}",
+        redacted(uri),
+        target.parent()
+    );
+    Error::new(Kind::Denied, text)
 }
 
 /// A URI as store and path components.
@@ -176,6 +199,35 @@ mod tests {
         assert!(allowed(&[], "s3://b/other/x", "s3://b/t.lance", &[]));
         assert!(!allowed(&[], "s3://c/other/x", "s3://b/t.lance", &[]));
         assert!(!allowed(&[], "gs://b/other/x", "s3://b/t.lance", &[]));
+    }
+
+    #[test]
+    fn only_a_flag_permits_a_new_reference() {
+        let policy = |flags: &[&str]| {
+            Policy::new(&flags.iter().map(|f| (*f).to_owned()).collect::<Vec<_>>()).unwrap()
+        };
+        let error = policy(&[]).permit("s3://b/dir/x").unwrap_err();
+        assert_eq!(error.kind(), Kind::Denied);
+        assert!(error.to_string().contains("--allow-external s3://b/dir"), "{error}");
+        assert!(policy(&["s3://b/di"]).permit("s3://b/dir/x").is_err());
+        policy(&["s3://b/dir"]).permit("s3://b/dir/x").unwrap();
+        policy(&["*"]).permit("file:///etc/passwd").unwrap();
+        assert_eq!(policy(&["*"]).permit("a/b").unwrap_err().kind(), Kind::Invalid);
+    }
+
+    #[test]
+    fn a_table_is_known_by_all_names_of_local_files() {
+        for uri in [
+            "file:///t/x.lance/data/a",
+            "file+uring:///t/x.lance/a",
+            "file-object-store:///t/x.lance/a",
+        ] {
+            assert!(
+                lies_beneath(uri, "/t/x.lance") && lies_beneath(uri, "file:///t/x.lance"),
+                "{uri}"
+            );
+            assert!(!lies_beneath(uri, "/t/x") && !lies_beneath(uri, "s3://t/x.lance"), "{uri}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::error::Error as StdError;
 
 use crate::error::{Error, Kind};
+use crate::store::is_denial;
 
 /// Wraps a failure of the crate, with what was being done.
 pub fn of(what: impl Into<String>, error: lance::Error) -> Error {
@@ -42,6 +43,7 @@ fn decides(cause: &(dyn StdError + 'static)) -> Option<Kind> {
         return match store {
             Store::PermissionDenied { .. } | Store::Unauthenticated { .. } => Some(Kind::Denied),
             Store::NotFound { .. } => Some(Kind::Payload),
+            Store::Generic { source, .. } if is_denial(source.as_ref()) => Some(Kind::Denied),
             _ => None,
         };
     }

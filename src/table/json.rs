@@ -29,6 +29,10 @@ use crate::error::{Error, Kind, Result};
 use crate::tree::{LeafName, Shape, Step};
 use crate::units;
 
+/// What Arrow prints for a duration that is too long for its own type, instead of an error
+/// (arrow-cast 58.4.1, `display.rs:876`).
+const OUT_OF_RANGE: &str = "<invalid>";
+
 /// Renders the cells of one snapshot.
 pub struct Renderer<'a> {
     /// The names of its Blob fields.
@@ -98,9 +102,10 @@ impl Renderer<'_> {
             DataType::Struct(_) => self.members(array.as_struct(), at, place)?,
             DataType::Dictionary(_, _) => self.dictionary(array, at, place)?,
             // A Date64 is a day, in milliseconds; one that is none keeps its time.
-            DataType::Date64 => {
-                text(array, at)?.as_str().map(|t| t.trim_end_matches("T00:00:00")).into()
-            }
+            DataType::Date64 => match text(array, at) {
+                Ok(day) => day.as_str().map(|t| t.trim_end_matches("T00:00:00")).into(),
+                Err(e) => number(array, at).ok_or(e)?,
+            },
             _ => text(array, at).or_else(|e| number(array, at).ok_or(e))?,
         })
     }
@@ -204,7 +209,11 @@ fn text(array: &dyn Array, at: usize) -> Result<Value> {
         Error::caused(Kind::Table, format!("show a value of type {}", array.data_type()), e)
     })?;
     let shown = formatter.value(at).try_to_string();
-    Ok(shown.map_err(|e| Error::caused(Kind::Table, "show a value", e))?.into())
+    let shown = shown.map_err(|e| Error::caused(Kind::Table, "show a value", e))?;
+    if shown == OUT_OF_RANGE {
+        return Err(Error::new(Kind::Table, "show a duration that is out of range"));
+    }
+    Ok(shown.into())
 }
 
 #[cfg(test)]

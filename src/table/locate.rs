@@ -62,16 +62,15 @@ impl Locator {
                 self.object(file.base_id, directory.join(file.path.as_str())).await?
             }
             Target::Sidecar(id) => {
-                let file = self.data_file(fragment, field_id)?;
-                let path = blob_path(&self.data_directory(file)?, data_file_key(&file.path), *id);
-                self.object(file.base_id, path).await?
+                let (base, path) = self.sidecar(fragment, field_id, *id)?;
+                self.object(base, path).await?
             }
             Target::Managed(None, path) => {
                 let base = self.data_file(fragment, field_id)?.base_id;
-                self.object(base, beneath(&self.base_root(base)?, path)).await?
+                self.beneath_base(base, path).await?
             }
             Target::Managed(Some(base), path) | Target::ExternalPath(base, path) => {
-                self.object(Some(*base), beneath(&self.base_root(Some(*base))?, path)).await?
+                self.beneath_base(Some(*base), path).await?
             }
             Target::ExternalUri(uri) => self.external(uri).await?,
         };
@@ -81,8 +80,28 @@ impl Locator {
         Ok(Located { kind: descriptor.kind, object, extent: descriptor.extent })
     }
 
+    /// The object at a path beneath a base; `None` is the root of the snapshot's branch.
+    ///
+    /// # Errors
+    /// [`Kind::Descriptor`] for an unknown base.
+    pub(super) async fn beneath_base(&self, base: Option<u32>, path: &Path) -> Result<ObjectRef> {
+        self.object(base, beneath(&self.base_root(base)?, path)).await
+    }
+
+    /// The base and the whole path of a sidecar (spec, "Sidecar Resolution").
+    pub(super) fn sidecar(
+        &self,
+        fragment: usize,
+        field_id: i32,
+        id: u32,
+    ) -> Result<(Option<u32>, Path)> {
+        let file = self.data_file(fragment, field_id)?;
+        let path = blob_path(&self.data_directory(file)?, data_file_key(&file.path), id);
+        Ok((file.base_id, path))
+    }
+
     /// The file that supplies a field of a fragment.
-    fn data_file(&self, fragment: usize, field_id: i32) -> Result<&DataFile> {
+    pub(super) fn data_file(&self, fragment: usize, field_id: i32) -> Result<&DataFile> {
         let fragment = self.dataset.manifest.fragments.get(fragment);
         let file =
             fragment.and_then(|f| f.files.iter().find(|file| file.fields.contains(&field_id)));
@@ -99,7 +118,7 @@ impl Locator {
     }
 
     /// The root of a base; without one, of the snapshot's branch.
-    fn base_root(&self, base: Option<u32>) -> Result<Path> {
+    pub(super) fn base_root(&self, base: Option<u32>) -> Result<Path> {
         let Some(id) = base else { return Ok(self.dataset.branch_location().path) };
         let base = self.base(id)?;
         let path = base.extract_path(self.source.session().store_registry());
@@ -124,7 +143,11 @@ impl Locator {
         Ok(object(&store, path, root))
     }
 
-    async fn external(&self, uri: &str) -> Result<ObjectRef> {
+    /// The object of an absolute URI, if the policy lets it be read (spec, "External Resolution").
+    ///
+    /// # Errors
+    /// [`Kind::Denied`] by policy, [`Kind::Descriptor`] for an unusable URI.
+    pub async fn external(&self, uri: &str) -> Result<ObjectRef> {
         let bases = self.dataset.manifest.base_paths.values().map(|base| base.path.as_str());
         self.policy.check(uri, &self.source.uri, bases)?;
         let unusable = || {

@@ -73,6 +73,11 @@ impl<T: Send + Sync + 'static> Refreshed<T> {
         self.lock().known.as_ref().map(|(_, value)| value.clone())
     }
 
+    /// Takes a value that was read just now, at `started`.
+    pub fn set(&self, started: Instant, value: Arc<T>) {
+        self.lock().known = Some((started, value));
+    }
+
     fn begin(
         self: &Arc<Self>,
         load: impl Future<Output = Result<T>> + Send + 'static,

@@ -5,22 +5,28 @@
 //!    together, and only if that fails each by itself.
 //! 2. The query engine does not find a column named `""`, or with a backtick, by its name (lance
 //!    14.0.2, `lance-datafusion/src/projection.rs:329`): [`scannable`].
-//! 3. A panic in the crate must not end the mount: the scan is a task of its own, and a task that
+//! 3. Lists of Blobs cannot be decoded where no list of the rows asked for has an element, and
+//!    another of the same page has (lance 14.0.2, `lance-encoding/src/data.rs:2143`, a panic): more
+//!    rows are scanned around them, until one has ([`widened`]).
+//! 4. A panic in the crate must not end the mount: the scan is a task of its own, and a task that
 //!    panicked is an error like another.
 
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::UInt64Type;
-use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
+use arrow_array::{Array as _, ArrayRef, RecordBatch, UInt64Array};
+use arrow_schema::DataType;
 use futures::TryStreamExt as _;
 use lance::Dataset;
-use lance_core::datatypes::{BlobHandling, Schema};
+use lance_core::datatypes::{BlobHandling, Field, Schema};
 
 use super::fault;
 use crate::error::{Error, Kind, Result};
 use crate::units;
 
+/// By how much more rows are scanned at each attempt of difficulty 3, on both sides.
+const WIDER: u64 = 4;
 const ROW_ADDRESS: &str = "_rowaddr";
 const ROW_ID: &str = "_rowid";
 
@@ -64,11 +70,39 @@ pub async fn scan(dataset: &Arc<Dataset>, columns: &[Schema], run: Run) -> Resul
     for column in columns {
         let alone = match batch(dataset, column, run).await {
             Ok(batch) => take_apart(&batch, std::slice::from_ref(column))?.columns.pop(),
-            Err(error) => Some(Err(error)),
+            Err(error) if !holds_list(column) => Some(Err(error)),
+            Err(error) => Some(widened(dataset, column, run).await.map_err(|()| error)),
         };
         found.columns.extend(alone);
     }
     Ok(found)
+}
+
+/// Whether a column can meet difficulty 3.
+fn holds_list(column: &Schema) -> bool {
+    let is_list =
+        |field: &Field| matches!(field.data_type(), DataType::List(_) | DataType::LargeList(_));
+    column.fields_pre_order().any(is_list) && column.fields_pre_order().any(Field::is_blob_v2)
+}
+
+/// A column of a run, from a scan of more rows (difficulty 3). Who reads a fragment whose only
+/// element is far away pays for all between.
+async fn widened(dataset: &Arc<Dataset>, column: &Schema, run: Run) -> Result<ArrayRef, ()> {
+    let fragment = dataset.manifest.fragments.get(run.fragment).ok_or(())?;
+    let rows = fragment.num_rows().map(units::u64_of).ok_or(())?;
+    let mut wide = run;
+    while wide.rows < rows {
+        let more = wide.rows * WIDER;
+        let offset = wide.offset.saturating_sub(more);
+        let end = rows.min(wide.offset + wide.rows + more);
+        wide = Run { offset, rows: end - offset, ..run };
+        let Ok(batch) = batch(dataset, column, wide).await else { continue };
+        let scanned = take_apart(&batch, std::slice::from_ref(column)).map_err(drop)?;
+        let array = scanned.columns.into_iter().next().ok_or(())?.map_err(drop)?;
+        let first = units::usize_of(run.offset - wide.offset);
+        return Ok(array.slice(first, units::usize_of(run.rows)));
+    }
+    Err(())
 }
 
 /// The dataset as it is scanned: with names that the query engine finds (difficulty 2). Fields are

@@ -96,7 +96,8 @@ fn walk(field: &Field, path: &mut Vec<Step>, column: usize, leaves: &mut Vec<Lea
     }
 }
 
-fn display(path: &[Step]) -> String {
+/// A field's path for people.
+pub fn display(path: &[Step]) -> String {
     let names = path.iter().filter_map(|step| match step {
         Step::Field(name) => Some(name.as_str()),
         Step::Element => None,

@@ -36,7 +36,7 @@ use super::schema::{Layout, Leaf, Leaves};
 use super::values::{Chain, Element};
 use crate::error::{Error, Kind, Result};
 use crate::store::lru::Lru;
-use crate::store::{Interval, Opener};
+use crate::store::{Interval, ObjectRef, Opener, Owner};
 use crate::tree::{LeafIndex, Slot, SnapshotId, Step};
 use crate::units::{self, ByteLen, ObjectOffset, Ordinal, RowAddress, RowId, RowIndex};
 
@@ -112,7 +112,7 @@ pub struct Snapshot {
     pub dataset: Arc<Dataset>,
     scannable: Arc<Dataset>,
     all_columns: Vec<Schema>,
-    locator: Locator,
+    pub(super) locator: Locator,
     pages: Arc<Pages>,
     sizes: Arc<Sizes>,
     /// Opens payloads.
@@ -123,6 +123,15 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// An object of somebody else, for copying it.
+    ///
+    /// # Errors
+    /// [`Kind::Denied`] by policy, [`Kind::Descriptor`] for an unusable URI.
+    pub async fn foreign(&self, uri: &str) -> Result<ObjectRef> {
+        let object = self.locator.external(uri).await?;
+        Ok(ObjectRef { owner: Owner::Others, ..object })
+    }
+
     /// Prepares an opened version: finds its Blob fields and sums its rows.
     ///
     /// # Errors
@@ -343,6 +352,11 @@ impl Snapshot {
 }
 
 impl Page {
+    /// The position of its fragment in the manifest.
+    pub(super) fn fragment(&self) -> usize {
+        self.fragment
+    }
+
     /// The values of a leaf.
     ///
     /// # Errors

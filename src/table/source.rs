@@ -19,6 +19,7 @@ use super::fault;
 use super::storage::Storage;
 use super::uri::redacted;
 use crate::error::{Error, Kind, Result};
+use crate::store::Depot;
 use crate::tree::SnapshotId;
 
 /// Index files are never read here, so their cache is as small as it can be.
@@ -45,7 +46,7 @@ pub struct Source {
     /// The table's store.
     pub store: Arc<ObjectStore>,
     base: Path,
-    params: ObjectStoreParams,
+    pub(super) params: ObjectStoreParams,
     handler: Arc<dyn CommitHandler>,
     session: Mutex<Arc<Session>>,
     stores: Mutex<HashMap<String, Arc<ObjectStore>>>,
@@ -120,6 +121,19 @@ impl Source {
             return Err(Error::new(Kind::Stale, format!("{}: it is gone", what())));
         }
         Ok(dataset)
+    }
+
+    /// What publishes manifests.
+    pub(super) fn handler(&self) -> Arc<dyn CommitHandler> {
+        self.handler.clone()
+    }
+
+    /// Where objects of the table are made.
+    pub fn depot(&self) -> Depot {
+        if self.store.is_local() {
+            return Depot::Local(lance_io::local::to_local_path(&self.base).into());
+        }
+        Depot::Remote(self.store.inner.clone(), self.base.clone())
     }
 
     /// When a version was committed, from its manifest alone.

@@ -11,6 +11,8 @@
 //!                           block 0: the version directory (0) and .version.json (1)
 //!                           item = 2 + ordinal * leaves + leaf
 //!  slot of (S, k)   local as above, with the items k << item_bits and up
+//!
+//!  bit 63 set       what is beneath staging/: the other bits are the file's number on the staging disk
 //! ```
 //!
 //! Difficulties, and what answers each:
@@ -50,6 +52,20 @@ const BRANCHES: u64 = 4;
 const CONTROL: u64 = 5;
 const STATUS: u64 = 6;
 const METRICS: u64 = 7;
+const STAGING: u64 = 8;
+const COMMIT: u64 = 9;
+const COMMITS: u64 = 10;
+/// Set in the numbers of everything beneath `staging/`.
+const STAGED: u64 = 1 << 63;
+
+/// The number of `staging/` itself.
+pub const STAGING_ROOT: Ino = Ino::new(STAGING);
+
+/// The number of something beneath `staging/`, from its inode number on the staging disk. No file
+/// system gives a file a number with the highest bit set.
+pub fn staged(on_disk: u64) -> Ino {
+    Ino::new(STAGED | on_disk)
+}
 
 /// How the local bits of one snapshot are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +156,10 @@ impl Numbers {
             Node::Control => fixed(CONTROL),
             Node::Status => fixed(STATUS),
             Node::Metrics => fixed(METRICS),
+            Node::Staging => Ok(STAGING_ROOT),
+            Node::Commit => fixed(COMMIT),
+            Node::Commits => fixed(COMMITS),
+            Node::Staged(ino) => Ok(*ino),
             Node::Latest(Some(branch)) => Ok(self.named(Named::Latest(branch.clone()))),
             Node::Tag(tag) => Ok(self.named(Named::Tag(tag.clone()))),
             Node::Branch(branch) => Ok(self.named(Named::Branch(branch.clone()))),
@@ -158,6 +178,9 @@ impl Numbers {
     /// # Errors
     /// [`Kind::Stale`] for a number that this mount never gave out.
     pub fn node(&self, ino: Ino) -> Result<Node> {
+        if ino.get() & STAGED != 0 {
+            return Ok(Node::Staged(ino));
+        }
         let slot = u32::try_from(ino.get() >> LOCAL_BITS).map_err(|_| unknown(ino))?;
         let local = ino.get() & LOCAL_MASK;
         if slot == 0 {
@@ -192,6 +215,9 @@ impl Numbers {
             CONTROL => Node::Control,
             STATUS => Node::Status,
             METRICS => Node::Metrics,
+            STAGING => Node::Staging,
+            COMMIT => Node::Commit,
+            COMMITS => Node::Commits,
             _ => {
                 match self.read(|t| t.named_by.get(&local).cloned()).ok_or_else(|| unknown(ino))? {
                     Named::Latest(branch) => Node::Latest(Some(branch)),
@@ -342,7 +368,7 @@ mod tests {
     #[test]
     fn a_number_of_no_node_is_stale() {
         let numbers = Numbers::default();
-        for ino in [0, 8, 63, 1 << 40, u64::MAX] {
+        for ino in [0, 11, 63, 1 << 40, (1 << 63) - 1] {
             assert_eq!(numbers.node(Ino::new(ino)).unwrap_err().kind(), Kind::Stale);
         }
     }
@@ -373,9 +399,10 @@ mod tests {
                 Node::Version(slot), Node::VersionJson(slot), Node::Row(slot, row), Node::RowJson(slot, row),
                 Node::Value(slot, row, leaf, Ordinal::new(ordinal)), Node::Tag("t".into()),
                 Node::Branch("t".into()), Node::Latest(Some("t".into())), Node::Latest(None), Node::Root,
+                Node::Staging, Node::Commit, Node::Commits, Node::Staged(staged(at >> 1)),
             ] {
                 let number = numbers.number(&node).unwrap();
-                prop_assert!(number.get() < 1 << 63);
+                prop_assert_eq!(number.get() >= 1 << 63, matches!(node, Node::Staged(_)));
                 prop_assert_eq!(numbers.node(number).unwrap(), node);
             }
         }

@@ -52,6 +52,11 @@ impl LeafName {
         self.lists
     }
 
+    /// The escaped path with `[]` for each list: `scenes[].clip`.
+    pub fn pattern(&self) -> &str {
+        &self.pattern
+    }
+
     /// The file name of the value at these indices (one for each list, outermost first).
     pub fn file_name(&self, indices: &[u64]) -> String {
         name::fit(&name::with_indices(&self.pattern, indices), VALUE_SUFFIX)

@@ -379,7 +379,10 @@ fn foreign_files_beside_the_manifests_are_no_versions() {
     fs::create_dir(versions.join("backup")).unwrap();
     fs::write(versions.join("backup/18446744073709551600.manifest"), &manifest).unwrap();
     let mount = Mount::new(&small.path);
-    assert_eq!(names(&mount.path), [".lancefs", "1", "2", "branches", "latest", "tags"]);
+    assert_eq!(
+        names(&mount.path),
+        [".lancefs", "1", "2", "branches", "commit", "latest", "staging", "tags"]
+    );
     assert_eq!(fs::read_link(mount.at("latest")).unwrap(), Path::new("2"));
     is_whole(&mount, 0);
     is_whole(&mount, 1);
@@ -394,7 +397,7 @@ fn a_table_that_is_dropped_while_mounted_leaves_an_empty_listing() {
     open.read_exact(&mut head).unwrap();
     fs::remove_dir_all(&small.path).unwrap();
     eventually("the versions leave the listing", || {
-        names(&mount.path) == [".lancefs", "branches", "latest", "tags"]
+        names(&mount.path) == [".lancefs", "branches", "commit", "latest", "staging", "tags"]
     });
     eventually("names that were looked up are forgotten", || {
         ["2", "1/0", "latest/"].iter().all(|path| {

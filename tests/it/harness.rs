@@ -1,5 +1,6 @@
 //! Tables and mounts for tests. A mount is taken away when it is dropped, also by a failing test.
 
+mod desk;
 mod s3;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
+pub use desk::{Desk, enable, photos};
 pub use s3::{S3, SECRET_KEY};
 
 /// The program under test; the slow tier names the release build.
@@ -150,10 +152,21 @@ impl Mount {
 
     /// Mounts at the same place again, after [`Mount::unmount`] or a death of the daemon.
     pub fn start(&self, table: impl AsRef<OsStr>, arguments: &[&str]) {
+        self.start_with(table, arguments, &[]);
+    }
+
+    /// [`Mount::start`] with variables of the environment.
+    pub fn start_with(
+        &self,
+        table: impl AsRef<OsStr>,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) {
         let output = lancefs(["mount".as_ref(), table.as_ref(), self.path.as_os_str()])
             .arg("--log-file")
             .arg(self.folder.path().join("log"))
             .args(arguments)
+            .envs(variables.iter().copied())
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

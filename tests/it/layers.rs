@@ -3,11 +3,12 @@
 use std::path::Path;
 
 /// The layers, bottom first; modules of one layer may use each other.
-const LAYERS: [&[&str]; 5] = [
+const LAYERS: [&[&str]; 6] = [
     &["units", "name", "error", "config", "telemetry"],
     &["store", "tree"],
-    &["table"],
-    &["fs", "maintain"],
+    &["table", "staging"],
+    &["publish", "maintain"],
+    &["fs"],
     &["fuse", "cli"],
 ];
 

@@ -43,7 +43,10 @@ fn s33_mount_returns_when_the_mountpoint_can_be_listed() {
     let mut command = place.command(table());
     let mut mount = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
     assert_eq!(mount.ended("the command returns"), Some(0));
-    assert_eq!(names(&place.path), [".lancefs", "1", "branches", "latest", "tags"]);
+    assert_eq!(
+        names(&place.path),
+        [".lancefs", "1", "branches", "commit", "latest", "staging", "tags"]
+    );
     assert_eq!(place.mounts().len(), 1);
     assert!(is_alive(place.pid()));
 }

@@ -21,3 +21,4 @@ mod layers;
 mod life;
 mod remote;
 mod semantics;
+mod staging;

@@ -1,4 +1,5 @@
-//! Each sentence of README "Semantics" from S1 to S32, by its number. `life.rs` has S33 to S36.
+//! Each sentence of README "Semantics" from S1 to S32, by its number. `life.rs` has S33 to S36,
+//! `staging` S37 and up.
 
 mod attributes;
 mod reading;

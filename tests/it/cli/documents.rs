@@ -11,8 +11,20 @@ use lancefs::cli::Exit;
 use crate::harness::{LANCEFS, run, stderr, stdout};
 
 const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
-const COMMANDS: [&str; 8] =
-    ["mount", "unmount", "status", "inspect", "verify", "import", "completions", "man"];
+const COMMANDS: [&str; 10] = [
+    "mount",
+    "unmount",
+    "status",
+    "inspect",
+    "verify",
+    "import",
+    "commit",
+    "table",
+    "completions",
+    "man",
+];
+/// The commands beneath others.
+const BENEATH: [&str; 1] = ["table enable-managed"];
 
 /// Runs the program without variables of ours, which its help would show, at a fixed width.
 fn plainly(arguments: &[&str]) -> Output {
@@ -69,11 +81,13 @@ fn exit_codes_are_distinct_and_in_order() {
 #[test]
 fn every_command_has_its_help() {
     let overview = stdout(&plainly(&["--help"]));
-    for command in COMMANDS {
-        assert!(overview.contains(&format!("\n  {command} ")), "{overview}");
-        let help = stdout(&plainly(&[command, "--help"]));
+    for command in COMMANDS.into_iter().chain(BENEATH) {
+        let beneath = command.contains(' ');
+        assert!(beneath || overview.contains(&format!("\n  {command} ")), "{overview}");
+        let words: Vec<&str> = command.split(' ').collect();
+        let help = stdout(&plainly(&[&words[..], &["--help"]].concat()));
         assert!(help.contains(&format!("Usage: lancefs {command}")), "{help}");
-        assert_eq!(help, stdout(&plainly(&["help", command])));
+        assert_eq!(help, stdout(&plainly(&[&["help"], &words[..]].concat())));
         // An option without a word about it is a line that ends with its name.
         let mute = help.lines().filter(|line| line.trim_start().starts_with('-'));
         let mute: Vec<_> = mute.filter(|line| line.trim().split("  ").count() < 2).collect();
@@ -125,13 +139,13 @@ fn completions_do_not_offer_what_is_hidden() {
 fn the_manual_has_a_page_for_each_command() {
     let manual = stdout(&plainly(&["man"]));
     let pages: Vec<_> = manual.lines().filter(|line| line.starts_with(".TH ")).collect();
-    assert_eq!(pages.len(), COMMANDS.len() + 1, "{pages:?}");
-    for command in COMMANDS {
-        let title = format!(".TH lancefs-{command} ");
+    assert_eq!(pages.len(), COMMANDS.len() + BENEATH.len() + 1, "{pages:?}");
+    for command in COMMANDS.into_iter().chain(BENEATH) {
+        let title = format!(".TH lancefs-{} ", command.replace(' ', "-"));
         assert!(pages.iter().any(|page| page.starts_with(&title)), "{title} of {pages:?}");
     }
     let named = manual.lines().filter(|line| line.ends_with("(1)")).count();
-    assert_eq!(named, COMMANDS.len(), "it names pages that it has not");
+    assert_eq!(named, COMMANDS.len() + BENEATH.len(), "it names pages that it has not");
     assert!(manual.contains("storage\\-options\\-file") && !manual.contains("\\-\\-daemon"));
 }
 

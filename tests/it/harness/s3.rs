@@ -3,6 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -31,6 +32,8 @@ impl S3 {
         std::fs::create_dir_all(folder.path().join("root").join(BUCKET)).unwrap();
         let (server, direct) = start(
             tool("s3dev")
+                .arg("--faults")
+                .arg(folder.path().join("faults"))
                 .arg("127.0.0.1:0")
                 .arg(folder.path().join("root"))
                 .args([ACCESS_KEY, SECRET_KEY]),
@@ -88,11 +91,7 @@ impl S3 {
 
     /// Mounts a table of the bucket.
     pub fn mount(&self, name: &str, arguments: &[&str]) -> Mount {
-        let options: Vec<String> = self
-            .options()
-            .iter()
-            .map(|(key, value)| format!("--storage-option={key}={value}"))
-            .collect();
+        let options = self.arguments();
         let all: Vec<&str> =
             options.iter().map(String::as_str).chain(arguments.iter().copied()).collect();
         Mount::with(self.uri(name), &all)
@@ -103,6 +102,48 @@ impl S3 {
         let (new, file) = (self.folder.path().join("fault.new"), self.folder.path().join("fault"));
         std::fs::write(&new, fault).unwrap();
         std::fs::rename(new, file).unwrap();
+    }
+
+    /// Lets requests go wrong at the server from now on, until [`S3::heal`]: `rule` as
+    /// `tests/lab/src/bin/s3dev/faults.rs` has it, without `rule`.
+    pub fn strike(&self, mut rule: Value) {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        rule["rule"] = NEXT.fetch_add(1, Ordering::Relaxed).into();
+        let new = self.folder.path().join("faults.to-be");
+        std::fs::write(&new, rule.to_string()).unwrap();
+        let _ = std::fs::remove_file(self.folder.path().join("faults.seen"));
+        std::fs::rename(new, self.folder.path().join("faults")).unwrap();
+    }
+
+    /// Lets requests succeed again.
+    pub fn heal(&self) {
+        let _ = std::fs::remove_file(self.folder.path().join("faults"));
+    }
+
+    /// The requests that the last rule named (`PUT /bucket/key?query`), and how many of them went
+    /// wrong.
+    pub fn struck(&self) -> (Vec<String>, u64) {
+        let Ok(text) = std::fs::read(self.folder.path().join("faults.seen")) else {
+            return (Vec::new(), 0);
+        };
+        let seen: Value = serde_json::from_slice(&text).unwrap();
+        let requests = seen["seen"].as_array().unwrap().iter();
+        let requests = requests.map(|request| request.as_str().unwrap().to_owned()).collect();
+        (requests, seen["struck"].as_u64().unwrap())
+    }
+
+    /// The options of the store as a Python dictionary.
+    pub fn python_options(&self) -> String {
+        let options = self.options().into_iter();
+        let pairs: Vec<String> =
+            options.map(|(key, value)| format!("'{key}': '{value}'")).collect();
+        format!("{{{}}}", pairs.join(", "))
+    }
+
+    /// The options of the store as arguments.
+    pub fn arguments(&self) -> Vec<String> {
+        let options = self.options().into_iter();
+        options.map(|(key, value)| format!("--storage-option={key}={value}")).collect()
     }
 
     /// How many requests of all kinds have gone over the link until now.

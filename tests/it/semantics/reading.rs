@@ -239,7 +239,10 @@ fn s30_what_is_bad_fails_alone() {
 
     let mount = Mount::new(tables.path("unopenable"));
     let shown = names(&mount.path);
-    assert_eq!(shown, [".lancefs", "1", "2", "3", "4", "5", "branches", "latest", "tags"]);
+    assert_eq!(
+        shown,
+        [".lancefs", "1", "2", "3", "4", "5", "branches", "commit", "latest", "staging", "tags"]
+    );
     for version in [2, 3, 4] {
         assert_eq!(errno(std::fs::read_dir(mount.at(version.to_string()))), 5, "{version}");
     }

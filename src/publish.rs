@@ -1,0 +1,254 @@
+//! Batches to versions, each once: what is done in which order.
+//!
+//! ```text
+//! freeze ─▶ settle ─▶ check ─▶ upload ─▶ look again ─▶ publish ─▶ remove ─▶ clean up
+//!             │                                                    ▲
+//!             └── a commit was tried before, and is in the table ──┘
+//! ```
+//!
+//! 1. A process may die anywhere: every step is in the batch's journal (`staging::journal`), and a
+//!    batch whose commit was tried is looked for in the table before anything else ([`order`]).
+//! 2. A commit must have little left to do: what has been quiet for a while is uploaded in the
+//!    background ([`background`]), and used if it is still the same file.
+//! 3. One batch is worked on by one task at a time ([`Work::turn`]), different batches by as many as
+//!    there are; nothing here holds up the rest of `staging/`.
+//! 4. While nobody can tell whether a batch is published it is sealed: what was added to it now
+//!    would go with it when it is found ([`Publisher::seal_if_unclear`]).
+//! 5. What is left of batches that are gone is taken away, but never an object that a version could
+//!    name ([`sweep`]).
+
+mod background;
+mod order;
+pub mod record;
+mod rows;
+mod sweep;
+mod upload;
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use serde_json::json;
+use uuid::Uuid;
+
+use self::order::By;
+use crate::error::{Error, Kind, Result};
+use crate::staging::commit::Commit;
+use crate::staging::journal::{Journal, State, Step};
+use crate::staging::spool::{self, Spool};
+use crate::store::{Deposit, Progress};
+use crate::table::Table;
+
+/// What becomes of External references in batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Externals {
+    /// They stay references (spec, "Writer Policy").
+    #[default]
+    Reference,
+    /// The bytes are copied into the table.
+    Ingest,
+}
+
+/// How batches are published.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How long a file has to be closed and quiet before it is uploaded.
+    pub upload_delay: Duration,
+    /// How long a batch has to be quiet before it is committed by itself; `None` is never.
+    pub auto_commit: Option<Duration>,
+    /// What becomes of External references.
+    pub externals: Externals,
+    /// How long one request of an upload may take.
+    pub patience: Duration,
+}
+
+/// Publishes the batches of one mount.
+pub struct Publisher {
+    table: Arc<Table>,
+    spool: Arc<Spool>,
+    deposit: Deposit,
+    options: Options,
+    works: Mutex<HashMap<Uuid, Arc<Work>>>,
+}
+
+/// What is known about one batch that is worked on.
+struct Work {
+    batch: Uuid,
+    turn: tokio::sync::Mutex<()>,
+    journal: Mutex<Journal>,
+    /// Versions that this process has tagged for it.
+    protected: tokio::sync::Mutex<HashSet<u64>>,
+    /// Its journal has been taken away: whoever still holds this has to begin anew.
+    gone: AtomicBool,
+    doing: Mutex<Doing>,
+    progress: Progress,
+    total: AtomicU64,
+}
+
+/// What a commit is at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Doing {
+    #[default]
+    Nothing,
+    Checking,
+    Uploading,
+    Publishing,
+}
+
+impl Doing {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Nothing => "idle",
+            Self::Checking => "check",
+            Self::Uploading => "upload",
+            Self::Publishing => "publish",
+        }
+    }
+}
+
+impl Work {
+    fn state<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        look(self.journal.lock().unwrap_or_else(PoisonError::into_inner).state())
+    }
+
+    fn write(&self, step: Step) -> Result<()> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner).write(step)
+    }
+
+    fn is_at(&self, doing: Doing) {
+        *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = doing;
+    }
+
+    /// Begins to count an upload of so many bytes, of which the store has some already.
+    fn begin_upload(&self, total: u64, ready: u64) {
+        self.total.store(total, Ordering::Relaxed);
+        self.progress.done.store(ready, Ordering::Relaxed);
+    }
+
+    fn shown(&self) -> String {
+        let doing = *self.doing.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = self.progress.done.load(Ordering::Relaxed);
+        let total = self.total.load(Ordering::Relaxed);
+        json!({ "step": doing.word(), "bytes_done": done, "bytes_total": total }).to_string()
+    }
+}
+
+impl Publisher {
+    /// For the batches of a spool.
+    pub fn new(table: Arc<Table>, spool: Arc<Spool>, options: Options) -> Self {
+        let deposit = Deposit::new(table.source.depot(), table.opener.clone(), options.patience);
+        let this = Self { table, spool, deposit, options, works: Mutex::default() };
+        this.seal_all();
+        this
+    }
+
+    /// Seals every batch of which an earlier process left unclear whether it is published.
+    fn seal_all(&self) {
+        for batch in Journal::all(&self.journals()).unwrap_or_default() {
+            match self.work(batch) {
+                Ok(work) => self.seal_if_unclear(&work),
+                Err(error) => {
+                    tracing::error!(%batch, %error, "nobody can tell whether it is published");
+                    self.spool.seal(batch);
+                }
+            }
+        }
+    }
+
+    /// Lets nobody change a batch that may be published already: what was added would be removed
+    /// with it.
+    fn seal_if_unclear(&self, work: &Work) {
+        if work.state(|state| state.tried.is_some() && state.published.is_none()) {
+            self.spool.seal(work.batch);
+        } else {
+            self.spool.unseal(work.batch);
+        }
+    }
+
+    /// Keeps a version from cleanup until the batch is gone, because the batch refers to objects
+    /// of it (spec, "Snapshot Lifetime").
+    ///
+    /// # Errors
+    /// [`Kind::Denied`] where tags may not be written.
+    async fn keep(&self, name: &str, version: u64) -> Result<()> {
+        let batch = self.spool.batch(name)?.origin.batch;
+        let work = self.work(batch)?;
+        let tag = format!("lancefs-staging-{batch}-{version}");
+        // Those who come second wait until the tag is there.
+        let mut protected = work.protected.lock().await;
+        if protected.contains(&version) {
+            return Ok(());
+        }
+        // The journal may know of a tag that was never written.
+        if !work.state(|state| state.tags.contains(&(tag.clone(), version))) {
+            work.write(Step::Protect { tag: tag.clone(), version })?;
+        }
+        self.table.protect(&tag, version).await?;
+        if work.gone.load(Ordering::Acquire) {
+            self.table.unprotect(&tag).await?;
+            return Err(Error::new(Kind::NotFound, format!("batch {name} was removed")));
+        }
+        protected.insert(version);
+        Ok(())
+    }
+
+    /// The work on a batch; begins one where there is none.
+    fn work(&self, batch: Uuid) -> Result<Arc<Work>> {
+        let mut works = self.works.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(work) = works.get(&batch).filter(|work| !work.gone.load(Ordering::Acquire)) {
+            return Ok(work.clone());
+        }
+        let journal = Journal::open(&self.journals(), batch)?;
+        let work = Arc::new(Work {
+            batch,
+            turn: tokio::sync::Mutex::default(),
+            journal: Mutex::new(journal),
+            protected: tokio::sync::Mutex::default(),
+            gone: AtomicBool::new(false),
+            doing: Mutex::default(),
+            progress: Progress::default(),
+            total: AtomicU64::new(0),
+        });
+        works.insert(batch, work.clone());
+        Ok(work)
+    }
+
+    fn journals(&self) -> PathBuf {
+        self.spool.folder().join(spool::JOURNAL)
+    }
+}
+
+impl Commit for Publisher {
+    fn commit(&self, batch: &str) -> BoxFuture<'_, Result<u64>> {
+        let batch = batch.to_owned();
+        async move { self.publish(&batch, By::Request).await }.boxed()
+    }
+
+    fn plan(&self, batch: &str) -> BoxFuture<'_, Result<String>> {
+        let batch = batch.to_owned();
+        async move { self.summary(&batch).await }.boxed()
+    }
+
+    fn progress(&self, batch: &str) -> Option<String> {
+        let batch = self.spool.batch(batch).ok()?.origin.batch;
+        let works = self.works.lock().unwrap_or_else(PoisonError::into_inner);
+        works.get(&batch).map(|work| work.shown())
+    }
+
+    fn protect(&self, batch: &str, version: u64) -> BoxFuture<'_, Result<()>> {
+        let batch = batch.to_owned();
+        async move { self.keep(&batch, version).await }.boxed()
+    }
+}
+
+/// Runs what waits for a disk where waiting holds up nothing.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|e| Error::caused(Kind::Internal, "work on a batch", e))?
+}

@@ -1,0 +1,288 @@
+//! The order of a commit.
+
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::record::{self, Attempt};
+use super::rows::{Tally, Values};
+use super::{Doing, Publisher, Work, blocking};
+use crate::error::{Error, Kind, Result};
+use crate::staging::crash;
+use crate::staging::journal::Step;
+use crate::staging::plan::{Entry, Payload, Plan, Source, Target};
+use crate::staging::spool::Batch;
+use crate::table::write::Fault;
+use crate::table::{Found, Publication, Snapshot, Unpublished};
+
+/// How many faults an error lists.
+const FAULTS_SHOWN: usize = 100;
+/// Rows whose files are written well within the time of one request. Replaced ones cost most: the
+/// columns of their fragments are written anew.
+const ROWS_IN_A_WHILE: usize = 256;
+/// How long the plan of a batch may be, in bytes: an extended attribute ends at 64 KiB.
+const SUMMARY_MAX: usize = 60 << 10;
+/// How often a change of rows is written anew because others change rows beside it.
+const ATTEMPTS: u32 = 8;
+
+/// Why a batch is committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// Somebody asked for it.
+    Request,
+    /// It has been quiet for so long.
+    Quiet,
+}
+
+impl Publisher {
+    /// Commits a batch as one new version of main, and gives the version's number. The batch is
+    /// frozen meanwhile, and gone afterwards.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] with every fault of the batch; [`Kind::Busy`] where it is written to or
+    /// committed already, or another writer changed the same rows; [`Kind::ReadOnly`] where the
+    /// table takes no Managed payloads; whatever the store gives. Then the batch is as it was.
+    pub(super) async fn publish(&self, name: &str, by: By) -> Result<u64> {
+        let started = Instant::now();
+        let batch = self.spool.batch(name)?;
+        let frozen = {
+            let (spool, batch) = (self.spool.clone(), batch.clone());
+            blocking(move || spool.freeze(&batch)).await?
+        };
+        let mut tally = Tally::default();
+        let (work, outcome) = self.commit_frozen(&batch, by, &mut tally).await;
+        let chain = outcome.as_ref().err().map(Error::chain);
+        let attempt = Attempt {
+            name,
+            batch: batch.origin.batch,
+            outcome: outcome.as_ref().map_err(|_| chain.as_deref().unwrap_or_default()).copied(),
+            rows: tally.rows,
+            bytes: tally.bytes,
+            seconds: started.elapsed().as_secs_f64(),
+        };
+        if let Err(error) = record::append(self.spool.folder(), &attempt) {
+            tracing::warn!(%error, "a commit is not recorded");
+        }
+        let version = outcome?;
+        tracing::info!(batch = name, version, rows = tally.rows, bytes = tally.bytes, "committed");
+        let spool = self.spool.clone();
+        crash::at("before", "removed");
+        if let Err(error) = blocking(move || spool.remove(frozen)).await {
+            // It will not be committed again: the journal says that it is published.
+            tracing::error!(batch = name, version, %error, "a published batch stays in staging");
+        } else if let Some(work) = work {
+            crash::at("after", "removed");
+            self.clean(&work).await;
+        }
+        Ok(version)
+    }
+
+    /// What a commit of a batch would do and what is wrong with it, as JSON
+    /// (`staging::plan::Summary`).
+    ///
+    /// # Errors
+    /// Where the batch or the table cannot be read.
+    pub(super) async fn summary(&self, name: &str) -> Result<String> {
+        let batch = self.spool.batch(name)?;
+        let work = self.work(batch.origin.batch)?;
+        let newest = self.table.newest().await?;
+        let mut plan = self.plan(&batch, &newest).await?;
+        let is_ready = |payload: &Payload| match &payload.source {
+            Source::File { len, fingerprint } => {
+                let is_stored = work.state(|state| state.stored.contains_key(fingerprint));
+                if is_stored { *len } else { 0 }
+            }
+            _ => 0,
+        };
+        let payloads = plan.entries.iter().flat_map(|entry| &entry.payloads);
+        let ready = payloads.map(is_ready).sum();
+        plan.faults = self.faults(&batch, &plan, &newest).await?;
+        Ok(plan.summary(ready).json(SUMMARY_MAX))
+    }
+
+    async fn commit_frozen(
+        &self,
+        batch: &Batch,
+        by: By,
+        tally: &mut Tally,
+    ) -> (Option<Arc<Work>>, Result<u64>) {
+        loop {
+            let work = match self.work(batch.origin.batch) {
+                Ok(work) => work,
+                Err(error) => return (None, Err(error)),
+            };
+            let outcome = {
+                let _turn = work.turn.lock().await;
+                if work.gone.load(Ordering::Acquire) {
+                    continue;
+                }
+                let outcome = self.settle_or_publish(batch, &work, by, tally).await;
+                work.is_at(Doing::Nothing);
+                self.seal_if_unclear(&work);
+                outcome
+            };
+            return (Some(work), outcome);
+        }
+    }
+
+    async fn settle_or_publish(
+        &self,
+        batch: &Batch,
+        work: &Work,
+        by: By,
+        tally: &mut Tally,
+    ) -> Result<u64> {
+        work.is_at(Doing::Checking);
+        if let Some(version) = self.settled(work).await? {
+            return Ok(version);
+        }
+        let newest = self.table.look_newest().await?;
+        let plan = self.plan(batch, &newest).await?;
+        *tally = Tally::of(&plan);
+        if by == By::Quiet {
+            is_begun(&plan)?;
+        }
+        let faults = self.faults(batch, &plan, &newest).await?;
+        if !faults.is_empty() {
+            return Err(invalid(&batch.name, &faults));
+        }
+        work.is_at(Doing::Uploading);
+        self.upload_rest(work, &plan).await?;
+        self.check_references(&plan).await?;
+        crash::at("after", "uploaded");
+        let values = self.values(work, &plan, &newest).await?;
+        work.is_at(Doing::Publishing);
+        let version = self.publish_values(batch, work, &plan, &values, newest).await?;
+        crash::at("after", "committed");
+        Self::note_published(work, version);
+        Ok(version)
+    }
+
+    /// Writes rows and publishes them. Where somebody changes other rows of the same fragments
+    /// meanwhile, the files are written anew on top of that.
+    async fn publish_values(
+        &self,
+        batch: &Batch,
+        work: &Work,
+        plan: &Plan,
+        values: &Values<'_>,
+        mut newest: Arc<Snapshot>,
+    ) -> Result<u64> {
+        // An attempt of an earlier process may still be on its way.
+        let earlier = work.state(|state| state.tried);
+        let searched = earlier.map_or(newest.id.version.get(), |(first, _)| first);
+        let objects = values.objects();
+        let mut left = ATTEMPTS;
+        loop {
+            let writing = self.prepare(batch, plan, values, &newest);
+            let change = tokio::time::timeout(self.allowance(plan), writing).await;
+            let change = change.map_err(|_| {
+                Error::new(Kind::Timeout, "the store did not take the new rows in time")
+            })??;
+            crash::at("after", "prepared");
+            let patience = self.options.patience;
+            let publication =
+                Publication { change: &change, batch: work.batch, searched, patience };
+            let trying = |on| work.write(Step::Publishing { on, objects: objects.clone() });
+            let error = match self.table.publish(&publication, trying).await {
+                Ok(version) => return Ok(version),
+                Err(Unpublished::Unclear(error)) => return Err(error),
+                Err(Unpublished::Refused(error)) => error,
+            };
+            if earlier.is_none() && work.state(|state| state.tried.is_some()) {
+                work.write(Step::Withdrawn)?;
+            }
+            left -= 1;
+            if error.kind() != Kind::Busy || left == 0 {
+                return Err(error);
+            }
+            let now = self.table.look_newest().await?;
+            if now.id == newest.id {
+                return Err(error);
+            }
+            tracing::info!(batch = batch.name, %error, "written anew on top of another commit");
+            newest = now;
+        }
+    }
+
+    /// How long the files of new rows may take: as long as a request may, for each so many rows.
+    fn allowance(&self, plan: &Plan) -> Duration {
+        let parts = plan.entries.len() / ROWS_IN_A_WHILE + 1;
+        self.options.patience.saturating_mul(u32::try_from(parts).unwrap_or(u32::MAX))
+    }
+
+    /// The version that holds a batch whose commit was tried before. Where it is in none, and the
+    /// versions that it could have become are others', it is known not to be there.
+    pub(super) async fn settled(&self, work: &Work) -> Result<Option<u64>> {
+        let (published, tried) = work.state(|state| (state.published, state.tried));
+        let Some((first, last)) = tried.filter(|_| published.is_none()) else {
+            return Ok(published);
+        };
+        match self.table.find_batch(work.batch, first).await? {
+            Found::In(version) => {
+                Self::note_published(work, version);
+                Ok(Some(version))
+            }
+            Found::NotUpTo(newest) => {
+                if newest > last {
+                    work.write(Step::Withdrawn)?;
+                    self.spool.unseal(work.batch);
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Writes down that a batch is published. A disk that is full does not undo that.
+    fn note_published(work: &Work, version: u64) {
+        let step = Step::Published { version };
+        let mut journal = work.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = journal.write(step.clone()) {
+            tracing::warn!(batch = %work.batch, version, %error, "published, and not written down");
+            journal.assume(step);
+        }
+    }
+
+    /// Reads a batch against the newest version; `@<row>` counts the rows of the version that the
+    /// batch was begun on.
+    pub(super) async fn plan(&self, batch: &Batch, newest: &Arc<Snapshot>) -> Result<Plan> {
+        let rows = self.begun(batch).await.map_or(0, |begun| begun.rows.count());
+        let (path, newest) = (batch.path.clone(), newest.clone());
+        blocking(move || Plan::read(&path, &newest.leaves.shape, rows)).await
+    }
+
+    /// The version that a batch was begun on.
+    pub(super) async fn begun(&self, batch: &Batch) -> Result<Arc<Snapshot>> {
+        self.table.pinned(batch.origin.version, &batch.origin.manifest).await
+    }
+}
+
+/// Whether every entry has something in it. Who asks for a commit means what is there; a folder that
+/// was just made is still to be filled.
+fn is_begun(plan: &Plan) -> Result<()> {
+    let is_bare = |entry: &&Entry| {
+        entry.target == Target::New && entry.json.is_empty() && entry.payloads.is_empty()
+    };
+    let Some(bare) = plan.entries.iter().find(is_bare) else { return Ok(()) };
+    let text = format!("{} is empty: it is not committed by itself, only when asked", bare.place);
+    Err(Error::new(Kind::Invalid, text))
+}
+
+/// Every fault of a batch in one error.
+pub(super) fn invalid(batch: &str, faults: &[Fault]) -> Error {
+    let count = faults.len();
+    let (things, are) = if count == 1 { ("thing", "is") } else { ("things", "are") };
+    let mut text = format!("batch {batch} cannot be committed, {count} {things} {are} wrong");
+    for Fault { place, field, text: wrong } in faults.iter().take(FAULTS_SHOWN) {
+        // Writing to a String cannot fail.
+        let _ = match field.as_str() {
+            "" => write!(text, "; {place}: {wrong}"),
+            field => write!(text, "; {place}: {field}: {wrong}"),
+        };
+    }
+    if faults.len() > FAULTS_SHOWN {
+        text.push_str("; …");
+    }
+    Error::new(Kind::Invalid, text)
+}

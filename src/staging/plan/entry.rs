@@ -1,0 +1,263 @@
+//! One entry of a batch: a directory that is a row, or a file that is one.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::Map;
+
+use super::fields::{Fields, Slot};
+use super::look::{self, Folder, Thing};
+use super::{Entry, Payload, Source, Target, link, litter, passed_over, row_json};
+use crate::name;
+use crate::store::Fingerprint;
+use crate::table::write::Fault;
+use crate::tree::{ROW_JSON, Shape};
+use crate::units::RowIndex;
+
+/// The file that makes an entry delete its row.
+pub const DELETE: &str = ".delete";
+/// What the name of an entry begins with that is about a row that is there.
+const EXISTING: char = '@';
+
+/// Reads the entries of one batch, and collects what is wrong with them.
+pub struct Reader<'a> {
+    /// The entries so far.
+    pub entries: Vec<Entry>,
+    /// The faults so far.
+    pub faults: Vec<Fault>,
+    batch: &'a str,
+    fields: Fields<'a>,
+    rows: u64,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads for a version with these Blob fields and so many rows.
+    pub fn new(batch: &'a str, shape: &'a Shape, rows: u64) -> Self {
+        Self { entries: vec![], faults: vec![], batch, fields: Fields::new(shape), rows }
+    }
+
+    /// Reads what one name in the batch's directory is.
+    pub fn entry(&mut self, batch: &Folder, path: &Path, name: &OsStr) {
+        let shown = name.to_string_lossy().into_owned();
+        let place = format!("{}/{shown}", self.batch);
+        match batch.look(name) {
+            Err(error) => self.fault(&place, "", format!("it cannot be read: {error}")),
+            Ok(Thing::Folder) => match batch.below(name) {
+                Ok(folder) => self.row(&folder, &path.join(name), shown, place),
+                Err(error) => self.fault(&place, "", format!("it cannot be read: {error}")),
+            },
+            Ok(thing) => self.short(path.join(name), shown, place, thing),
+        }
+    }
+
+    /// Reads a batch that is a file itself.
+    pub fn single(&mut self, path: &Path, thing: Thing) {
+        self.short(path.to_owned(), self.batch.to_owned(), self.batch.to_owned(), thing);
+    }
+
+    /// A file where a directory is the rule: a row of the one Blob column.
+    fn short(&mut self, path: PathBuf, name: String, place: String, thing: Thing) {
+        let misplaced = match name.as_str() {
+            ROW_JSON => Some("row.json belongs into the directory of its row"),
+            DELETE => {
+                Some(".delete belongs into the directory @<row> of the row that is to be deleted")
+            }
+            _ if name.starts_with(EXISTING) => {
+                Some("a name that begins with @ is a directory that replaces a row: @5/")
+            }
+            _ => None,
+        };
+        if let Some(text) = misplaced {
+            return self.fault(&place, "", text.to_owned());
+        }
+        if let Some(by) = litter::unfinished(&name) {
+            let text = format!(
+                "it looks like what {by} leaves that has not ended: wait for it, or rename or remove it"
+            );
+            return self.fault(&place, "", text);
+        }
+        let leaf = match self.fields.single() {
+            Ok(leaf) => leaf,
+            Err(text) => return self.fault(&place, "", text),
+        };
+        let slot = (leaf, Vec::new());
+        let payloads: Vec<Payload> = self.payload(path, &place, slot, thing).into_iter().collect();
+        self.entries.push(Entry { name, place, target: Target::New, json: Map::new(), payloads });
+    }
+
+    /// A directory that is a row.
+    fn row(&mut self, folder: &Folder, path: &Path, name: String, place: String) {
+        let existing = match self.existing(&name) {
+            Ok(row) => row,
+            Err(text) => return self.fault(&place, "", text),
+        };
+        let names = match folder.names() {
+            Ok(names) => names,
+            Err(error) => return self.fault(&place, "", format!("it cannot be read: {error}")),
+        };
+        let target = existing.map_or(Target::New, Target::Replace);
+        let mut entry = Entry { name, place, target, json: Map::new(), payloads: vec![] };
+        let mut taken: HashMap<Slot, String> = HashMap::new();
+        let (mut seen, mut deletes) = (0, false);
+        for file in names.iter().filter(|name| !passed_over(name)) {
+            seen += 1;
+            let thing = match folder.look(file) {
+                Ok(thing) => thing,
+                Err(error) => {
+                    let text = format!("{} cannot be read: {error}", file.to_string_lossy());
+                    self.fault(&entry.place, "", text);
+                    continue;
+                }
+            };
+            if file == DELETE {
+                deletes = true;
+            } else if file == ROW_JSON {
+                self.row_json(&mut entry, thing);
+            } else {
+                self.value(&mut entry, &mut taken, path, file, thing);
+            }
+        }
+        match (existing, deletes) {
+            (Some(row), true) if seen == 1 => entry.target = Target::Delete(row),
+            (Some(_), true) => {
+                self.fault(
+                    &entry.place,
+                    "",
+                    ".delete deletes the row: nothing else can be beside it".to_owned(),
+                );
+            }
+            (None, true) => {
+                self.fault(
+                    &entry.place,
+                    "",
+                    ".delete is for rows that are there: in a directory @<row>".to_owned(),
+                );
+            }
+            (Some(row), false) if seen == 0 => {
+                let text = format!(
+                    "it replaces nothing of row {row}: put files or row.json in it, or .delete"
+                );
+                self.fault(&entry.place, "", text);
+            }
+            (_, false) => {}
+        }
+        self.entries.push(entry);
+    }
+
+    /// The row that an entry is about; `None` for a new one.
+    fn existing(&self, name: &str) -> Result<Option<RowIndex>, String> {
+        let Some(digits) = name.strip_prefix(EXISTING) else { return Ok(None) };
+        let Some(row) = name::decimal(digits) else {
+            let zeros = digits.starts_with('0') && digits.bytes().all(|b| b.is_ascii_digit());
+            if !zeros {
+                return Err(
+                    "a name that begins with @ is for a row that is there: @5 is row 5".to_owned()
+                );
+            }
+            let bare = digits.trim_start_matches('0');
+            let bare = if bare.is_empty() { "0" } else { bare };
+            return Err(format!("row {digits} is written without zeros in front: @{bare}"));
+        };
+        if row >= self.rows {
+            let last = match self.rows.checked_sub(1) {
+                Some(last) => format!("its rows are 0 to {last}"),
+                None => "it has no rows".to_owned(),
+            };
+            return Err(format!(
+                "there is no row {row} in the version that the batch was begun on: {last}"
+            ));
+        }
+        Ok(Some(RowIndex::new(row)))
+    }
+
+    fn row_json(&mut self, entry: &mut Entry, thing: Thing) {
+        let read = match thing {
+            Thing::File(file, _) => row_json::read(file),
+            Thing::Link(_) => {
+                Err("row.json is a link: links inside a batch are not followed, copy the file"
+                    .to_owned())
+            }
+            Thing::Folder => Err("row.json is a directory".to_owned()),
+            Thing::Special(what) => Err(format!("row.json is {what}")),
+        };
+        match read {
+            Ok(json) => entry.json = json,
+            Err(text) => self.fault(&entry.place, "", text),
+        }
+    }
+
+    fn value(
+        &mut self,
+        entry: &mut Entry,
+        taken: &mut HashMap<Slot, String>,
+        path: &Path,
+        file: &OsStr,
+        thing: Thing,
+    ) {
+        let Some(name) = file.to_str() else {
+            let text = format!("{} is not UTF-8, so it is for no field", file.to_string_lossy());
+            return self.fault(&entry.place, "", text);
+        };
+        if matches!(thing, Thing::Folder) {
+            let text = format!(
+                "{name} is a directory: a row holds files alone; an element of a list is {name}[0].<extension>"
+            );
+            return self.fault(&entry.place, "", text);
+        }
+        let slot = match self.fields.find(name) {
+            Ok(slot) => slot,
+            Err(text) => return self.fault(&entry.place, "", text),
+        };
+        if let Some(other) = taken.insert(slot.clone(), name.to_owned()) {
+            let text = format!("{other} and {name} are for the same value: remove one of them");
+            return self.fault(&entry.place, &self.fields.spell(&slot), text);
+        }
+        entry.payloads.extend(self.payload(path.join(file), &entry.place, slot, thing));
+    }
+
+    /// A file or link as a value; nothing where it is none, which is then a fault.
+    fn payload(&mut self, file: PathBuf, place: &str, slot: Slot, thing: Thing) -> Option<Payload> {
+        match source(thing) {
+            Ok(source) => Some(Payload { leaf: slot.0, indices: slot.1, file, source }),
+            Err(text) => {
+                self.fault(place, &self.fields.spell(&slot), text);
+                None
+            }
+        }
+    }
+
+    fn fault(&mut self, place: &str, field: &str, text: String) {
+        self.faults.push(Fault { place: place.to_owned(), field: field.to_owned(), text });
+    }
+}
+
+fn source(thing: Thing) -> Result<Source, String> {
+    match thing {
+        Thing::File(file, fingerprint) => staged(&file, fingerprint),
+        Thing::Link(target) => {
+            let text = std::str::from_utf8(target.as_bytes());
+            let text = text.map_err(|_| "it is a link to a name that is not UTF-8".to_owned())?;
+            link::parse(text).map(|(uri, range)| Source::Uri { uri, range })
+        }
+        Thing::Folder => Err("it is a directory".to_owned()),
+        Thing::Special(what) => Err(format!("it is {what}, which holds no data")),
+    }
+}
+
+/// A staged file: its own bytes, or the bytes of the table that it stands for.
+fn staged(file: &File, fingerprint: Fingerprint) -> Result<Source, String> {
+    let reference = look::reference(file);
+    let reference = reference
+        .map_err(|e| format!("what it was copied from cannot be told: {e}; copy it again"))?;
+    match reference {
+        Some(reference) if reference.len != fingerprint.len => Err(format!(
+            "it stands for {} bytes of the table and is {} bytes long: copy it again",
+            reference.len, fingerprint.len
+        )),
+        Some(reference) => Ok(Source::Reference(reference)),
+        None => Ok(Source::File { len: fingerprint.len, fingerprint }),
+    }
+}

@@ -1,0 +1,58 @@
+//! The attribute that says where a batch comes from: [`Origin`], as JSON.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use uuid::Uuid;
+
+use super::disk::{self, OnDisk as _, as_owner, failed, proc};
+use crate::error::{Error, Kind, Result};
+use crate::staging::{ORIGIN, Origin};
+use crate::tree::{FileKind, SnapshotId};
+
+/// The longest attribute that is read, in bytes; one of ours has some 200.
+const LONGEST: usize = 4096;
+
+/// A new batch that is begun on a version of main.
+pub fn new(version: &SnapshotId) -> Origin {
+    Origin {
+        batch: Uuid::new_v4(),
+        version: version.version.get(),
+        manifest: version.manifest.to_string(),
+    }
+}
+
+/// Reads the origin of what a descriptor stands for; `None` where it has none.
+///
+/// # Errors
+/// [`Kind::Disk`]; [`Kind::Internal`] where it holds something else.
+pub fn read(fd: &OwnedFd) -> Result<Option<Origin>> {
+    let get = || {
+        let mut buffer = vec![0_u8; LONGEST];
+        let len = rustix::fs::getxattr(proc(fd), ORIGIN, &mut buffer[..])?;
+        buffer.truncate(len);
+        Ok(buffer)
+    };
+    // A file is left as it is: the time of its last change tells whether it has been uploaded.
+    let is_directory = disk::stat(fd, "")?.kind == FileKind::Directory;
+    let text = match if is_directory { as_owner(&[fd], get) } else { get() } {
+        Ok(text) => text,
+        Err(Errno::NODATA) => return Ok(None),
+        Err(errno) => return Err(failed(format!("read {ORIGIN}"), errno)),
+    };
+    serde_json::from_slice(&text)
+        .map_err(|e| Error::caused(Kind::Internal, format!("read {ORIGIN}"), e))
+        .map(Some)
+}
+
+/// Writes it.
+///
+/// # Errors
+/// [`Kind::Disk`].
+pub fn write(fd: &OwnedFd, origin: &Origin) -> Result<()> {
+    let text = serde_json::to_vec(origin)
+        .map_err(|e| Error::caused(Kind::Internal, format!("write {ORIGIN}"), e))?;
+    as_owner(&[fd], || rustix::fs::setxattr(proc(fd), ORIGIN, &text, XattrFlags::empty()))
+        .on_disk(|| format!("write {ORIGIN}"))
+}

@@ -1,0 +1,156 @@
+//! Files whose bytes are still in the table.
+//!
+//! 1. Such a file is a hole of the right length with an attribute; whoever writes to it gets the
+//!    bytes first. Until then every change of its content here is refused ([`OpenFile::owns`]), so
+//!    that a change that was forgotten above fails and never makes zeros of somebody's bytes.
+//! 2. A crash on the way: the attribute is there before the length is, and gone only after the bytes
+//!    are on the disk. What both give is what was copied.
+//! 3. Several may write first: one fetches and the others wait ([`OpenFile::turn`]).
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use super::Spool;
+use super::disk::{self, OnDisk as _, Stat, as_owner, failed, proc};
+use super::files::OpenFile;
+use crate::error::{Error, Kind, Result};
+use crate::staging::{REFERENCE, Reference};
+use crate::tree::FileKind;
+use crate::units::{BlobOffset, ByteLen, u64_of};
+
+/// The longest attribute that is read, in bytes: a path in an object store has 1 KiB at most.
+const LONGEST: usize = 8 << 10;
+
+/// The reference that a file is; `None` for one with its own bytes.
+pub fn read(fd: impl AsFd, stat: &Stat) -> Result<Option<Arc<Reference>>> {
+    let mut buffer = [0_u8; LONGEST];
+    let len = match rustix::fs::getxattr(proc(&fd), REFERENCE, &mut buffer) {
+        Ok(len) => len,
+        Err(Errno::NODATA) => return Ok(None),
+        // Who may not read a file may write it, but not if that is a reference.
+        Err(Errno::ACCESS) if stat.allocated >= stat.size => return Ok(None),
+        Err(errno) => return Err(failed(format!("read {REFERENCE}"), errno)),
+    };
+    let reference = serde_json::from_slice(&buffer[..len]);
+    let reference =
+        reference.map_err(|e| Error::caused(Kind::Internal, format!("read {REFERENCE}"), e))?;
+    Ok(Some(Arc::new(reference)))
+}
+
+/// Attributes as programs must see them: without blocks, some take a file for one hole. (It may have
+/// a block, for the attribute.)
+pub fn shown(stat: Stat, fd: impl FnOnce() -> rustix::io::Result<OwnedFd>) -> Stat {
+    if stat.kind != FileKind::File || stat.allocated >= stat.size {
+        return stat;
+    }
+    let is_reference = fd().is_ok_and(|fd| read(fd, &stat).is_ok_and(|found| found.is_some()));
+    if is_reference { Stat { allocated: stat.size, ..stat } } else { stat }
+}
+
+impl OpenFile {
+    /// What it refers to; `None` if its bytes are its own.
+    pub fn reference(&self) -> Option<Arc<Reference>> {
+        self.spool().opens.reference(self.ino())
+    }
+
+    /// Whose turn it is to fetch the bytes.
+    pub fn turn(&self) -> Arc<tokio::sync::Mutex<()>> {
+        self.spool().opens.turn(self.ino())
+    }
+
+    /// Makes it a reference, or a longer one.
+    ///
+    /// # Errors
+    /// [`Kind::Busy`] in a batch that is frozen, and what the disk says.
+    pub fn refer(&self, reference: &Reference) -> Result<()> {
+        let _change = self.changing()?;
+        let text = serde_json::to_vec(reference)
+            .map_err(|e| Error::caused(Kind::Internal, format!("write {REFERENCE}"), e))?;
+        let what = || format!("write {REFERENCE}");
+        let fd = self.file();
+        // A value is read-only in a version, and so is what cp makes for its copy.
+        as_owner(&[&fd], || rustix::fs::setxattr(proc(&fd), REFERENCE, &text, XattrFlags::empty()))
+            .map_err(|errno| match errno {
+                // Not ours: the kernel copies the bytes then.
+                Errno::ACCESS | Errno::PERM => {
+                    let cause = std::io::Error::from(errno);
+                    Error::caused(Kind::Unsupported, what(), cause)
+                }
+                other => failed(what(), other),
+            })?;
+        self.spool().opens.refer(self.ino(), Some(Arc::new(reference.clone())));
+        rustix::fs::ftruncate(&fd, reference.len).on_disk(what)
+    }
+
+    /// Puts fetched bytes where the reference's are.
+    ///
+    /// # Errors
+    /// [`Kind::Quota`] and what the disk says.
+    pub fn fill(&self, offset: BlobOffset, bytes: &[u8]) -> Result<()> {
+        let _change = self.changing()?;
+        self.room(offset.get(), ByteLen::new(u64_of(bytes.len())))?;
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset.get().saturating_add(u64_of(done));
+            match rustix::io::pwrite(self.file(), &bytes[done..], at) {
+                Ok(0) => return Err(failed("write", Errno::NOSPC)),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(failed("write", errno)),
+            }
+        }
+        self.account();
+        Ok(())
+    }
+
+    /// Says that its bytes are its own now: all of them have been filled in.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn own(&self) -> Result<()> {
+        rustix::fs::fdatasync(self.file()).on_disk(|| "sync".to_owned())?;
+        self.drop_reference()
+    }
+
+    pub(super) fn drop_reference(&self) -> Result<()> {
+        let file = self.file();
+        let removed = as_owner(&[&file], || rustix::fs::removexattr(proc(&file), REFERENCE));
+        removed.on_disk(|| format!("remove {REFERENCE}"))?;
+        self.spool().opens.refer(self.ino(), None);
+        Ok(())
+    }
+
+    /// Refuses to change what is still in the table.
+    pub(super) fn owns(&self) -> Result<()> {
+        match self.reference() {
+            None => Ok(()),
+            Some(_) => Err(Error::new(Kind::Internal, "its bytes are in the table still")),
+        }
+    }
+}
+
+impl Spool {
+    /// The versions that files beneath a number refer to: their objects must be kept.
+    pub fn versions_referred(&self, ino: crate::units::Ino) -> Vec<u64> {
+        let Ok(path) = self.nodes().path(ino) else { return Vec::new() };
+        if path.base.is_some() {
+            return Vec::new();
+        }
+        let root = self.folder.join(super::TREE).join(path.shown());
+        let files = walkdir::WalkDir::new(root).into_iter().flatten();
+        let files = files.filter(|entry| entry.file_type().is_file());
+        let versions = files.filter_map(|file| {
+            let name = file.path().to_str()?;
+            let stat = disk::stat(rustix::fs::CWD, name).ok()?;
+            let fd = disk::path_fd(rustix::fs::CWD, name).ok()?;
+            Some(read(fd, &stat).ok()??.version)
+        });
+        let mut versions: Vec<u64> = versions.collect();
+        versions.sort_unstable();
+        versions.dedup();
+        versions
+    }
+}

@@ -1,0 +1,188 @@
+//! A data file of some columns of a fragment.
+//!
+//! 1. It has a row for each row that the fragment ever had: a deleted one is null, or, where the
+//!    column may not be, a copy of a neighbour.
+//! 2. A file that is not finished must not stay: [`ColumnFile::discard`].
+//! 3. The columns that it holds are crossed out in the fragment's other files ([`attach`]), as the
+//!    crate does after its own rewrite (lance 14.0.2, `L:dataset/fragment.rs:2579`).
+
+use std::collections::BTreeSet;
+use std::num::NonZero;
+use std::sync::Arc;
+
+use arrow_array::{Array as _, ArrayRef, RecordBatch, new_null_array};
+use arrow_schema::{FieldRef, Schema as ArrowSchema};
+use lance::Dataset;
+use lance_arrow::json::convert_json_columns;
+use lance_core::datatypes::Schema;
+use lance_file::versions::{create_writer, data_file_columns};
+use lance_file::writer::{FileWriter, FileWriterOptions};
+use lance_table::format::{DataFile, Fragment};
+use object_store::path::Path;
+use uuid::Uuid;
+
+use super::super::super::fault;
+use crate::error::{Error, Kind, Result};
+use crate::units;
+
+/// Rows of padding that are written at once.
+const PADDING: u64 = 1024;
+/// Stands for a field that another file holds (lance 14.0.2, `L:dataset/fragment.rs:2588`).
+const CROSSED_OUT: i32 = -2;
+
+/// A column, and where its values for deleted rows come from.
+type Column = (FieldRef, ArrayRef);
+
+/// A data file that is being written.
+pub struct ColumnFile<'a> {
+    dataset: &'a Arc<Dataset>,
+    schema: Schema,
+    name: String,
+    writer: Option<FileWriter>,
+    /// The last row that was written.
+    last: Vec<Column>,
+    /// Rows so far.
+    rows: u64,
+}
+
+impl<'a> ColumnFile<'a> {
+    /// A file of the columns at these positions of the schema.
+    pub fn new(dataset: &'a Arc<Dataset>, columns: &BTreeSet<usize>) -> Self {
+        let fields = columns.iter().map(|at| dataset.schema().fields[*at].clone()).collect();
+        let schema = Schema { fields, metadata: dataset.schema().metadata.clone() };
+        let name = format!("{}.lance", Uuid::new_v4());
+        Self { dataset, schema, name, writer: None, last: Vec::new(), rows: 0 }
+    }
+
+    /// Writes rows, whose physical offsets ascend.
+    ///
+    /// # Errors
+    /// Whatever the store or the encoder gives.
+    pub async fn write(&mut self, columns: Vec<Column>, offsets: &[u32]) -> Result<()> {
+        let mut indices = Vec::with_capacity(offsets.len());
+        let mut next = self.rows;
+        for (at, offset) in offsets.iter().enumerate() {
+            let gap = u64::from(*offset).saturating_sub(next);
+            indices.extend((0..gap).map(|_| (1, at)));
+            indices.push((0, at));
+            next = u64::from(*offset) + 1;
+        }
+        let Some(end) = offsets.len().checked_sub(1) else { return Ok(()) };
+        self.last =
+            columns.iter().map(|(field, array)| (field.clone(), array.slice(end, 1))).collect();
+        let padded = columns.into_iter().map(|(field, array)| {
+            if indices.len() == array.len() {
+                return Ok((field, array));
+            }
+            let blank = if field.is_nullable() {
+                new_null_array(field.data_type(), array.len())
+            } else {
+                array.clone()
+            };
+            let padded =
+                arrow_select::interleave::interleave(&[array.as_ref(), blank.as_ref()], &indices);
+            padded.map(|array| (field, array))
+        });
+        let padded: Result<Vec<Column>, _> = padded.collect();
+        let padded =
+            padded.map_err(|e| Error::caused(Kind::Internal, "keep the places of rows", e))?;
+        self.put(padded).await
+    }
+
+    /// Ends the file after so many rows, and describes it.
+    ///
+    /// # Errors
+    /// As [`ColumnFile::write`]; then the file is gone.
+    pub async fn finish(mut self, rows: u64) -> Result<DataFile> {
+        let finished = self.end(rows).await;
+        if finished.is_err() {
+            self.discard().await;
+        }
+        finished
+    }
+
+    /// Takes the unfinished file away.
+    pub async fn discard(mut self) {
+        if self.writer.take().is_none() {
+            return;
+        }
+        let path = self.path();
+        if let Ok(store) = self.dataset.object_store(None).await
+            && let Err(error) = store.delete(&path).await
+        {
+            tracing::debug!(%path, %error, "an unfinished file is left to the next cleanup");
+        }
+    }
+
+    async fn end(&mut self, rows: u64) -> Result<DataFile> {
+        while self.rows < rows {
+            let count = units::usize_of(PADDING.min(rows - self.rows));
+            let mut padding = Vec::with_capacity(self.last.len());
+            for (field, last) in &self.last {
+                let blank = if field.is_nullable() {
+                    Ok(new_null_array(field.data_type(), count))
+                } else {
+                    arrow_select::interleave::interleave(&[last.as_ref()], &vec![(0, 0); count])
+                };
+                let blank =
+                    blank.map_err(|e| Error::caused(Kind::Internal, "fill deleted rows", e))?;
+                padding.push((field.clone(), blank));
+            }
+            self.put(padding).await?;
+        }
+        let what = format!("write {}", self.path());
+        let what = || what.clone();
+        let Some(writer) = &mut self.writer else {
+            return Err(Error::new(Kind::Internal, "a column file without rows"));
+        };
+        let summary = writer.finish().await;
+        summary.map_err(|e| fault::of(what(), e))?;
+        let store = self.dataset.object_store(None).await.map_err(|e| fault::of(what(), e))?;
+        let size = store.size(&self.path()).await.map_err(|e| fault::of(what(), e))?;
+        let version = self.dataset.manifest.data_storage_format.lance_file_format();
+        let (fields, columns) = data_file_columns(version, &self.schema);
+        let name = self.name.as_str();
+        Ok(DataFile::new(name, fields, columns, version, NonZero::new(size), None))
+    }
+
+    async fn put(&mut self, columns: Vec<Column>) -> Result<()> {
+        let what = format!("write {}", self.path());
+        let (fields, arrays): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
+        let batch = RecordBatch::try_new(Arc::new(ArrowSchema::new(fields)), arrays);
+        // JSON is stored in a form of its own.
+        let batch = batch.and_then(|batch| convert_json_columns(&batch));
+        let batch = batch.map_err(|e| Error::caused(Kind::Internal, what.as_str(), e))?;
+        if self.writer.is_none() {
+            let writer = self.open(&batch).await;
+            self.writer = Some(writer.map_err(|e| fault::of(what.as_str(), e))?);
+        }
+        if let Some(writer) = &mut self.writer {
+            writer.write_batch(&batch).await.map_err(|e| fault::of(what, e))?;
+        }
+        self.rows += units::u64_of(batch.num_rows());
+        Ok(())
+    }
+
+    async fn open(&mut self, batch: &RecordBatch) -> lance::Result<FileWriter> {
+        let store = self.dataset.object_store(None).await?;
+        let object = store.create(&self.path()).await?;
+        let version = self.dataset.manifest.data_storage_format.lance_file_format();
+        let schema = Schema::try_from(batch.schema().as_ref())?;
+        create_writer(version, object, schema, FileWriterOptions::default())
+    }
+
+    fn path(&self) -> Path {
+        self.dataset.data_dir().join(self.name.as_str())
+    }
+}
+
+/// Adds a file to a fragment in the place of what the other files have of its columns.
+pub fn attach(fragment: &mut Fragment, file: DataFile) {
+    for other in &mut fragment.files {
+        let left =
+            other.fields.iter().map(|id| if file.fields.contains(id) { CROSSED_OUT } else { *id });
+        other.fields = left.collect();
+    }
+    fragment.files.retain(|other| other.fields.iter().any(|id| *id != CROSSED_OUT));
+    fragment.files.push(file);
+}
