@@ -36,6 +36,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use self::order::By;
+use self::record::Attempt;
 use crate::error::{Error, Kind, Result};
 use crate::staging::commit::Commit;
 use crate::staging::journal::{Journal, State, Step};
@@ -217,6 +218,13 @@ impl Publisher {
         Ok(work)
     }
 
+    /// Adds a line to `.lancefs/commits.jsonl`. Where it cannot, the attempt is what it was.
+    fn record(&self, attempt: &Attempt<'_>) {
+        if let Err(error) = record::append(self.spool.folder(), attempt) {
+            tracing::warn!(%error, "a commit is not recorded");
+        }
+    }
+
     fn journals(&self) -> PathBuf {
         self.spool.folder().join(spool::JOURNAL)
     }
@@ -243,12 +251,4 @@ impl Commit for Publisher {
         let batch = batch.to_owned();
         async move { self.keep(&batch, version).await }.boxed()
     }
-}
-
-/// Runs what waits for a disk where waiting holds up nothing.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|e| Error::caused(Kind::Internal, "work on a batch", e))?
 }

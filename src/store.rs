@@ -40,7 +40,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use object_store::ObjectStore;
 
-use crate::error::{Kind, Result};
+use crate::error::{Error, Kind, Result};
 use crate::units::{ByteLen, ObjectOffset};
 
 pub use cached::{Cached, Sizes};
@@ -110,6 +110,17 @@ pub struct ObjectRef {
     pub place: Place,
     /// Whether it may change.
     pub owner: Owner,
+}
+
+/// Runs what waits for a disk where waiting holds up nothing else.
+///
+/// # Errors
+/// Those of `work`; [`Kind::Internal`] where it panics.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|e| Error::caused(Kind::Internal, "read or write files", e))?
 }
 
 /// The kind of a failure of an object store while a payload was being read. What another try may

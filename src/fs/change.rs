@@ -8,10 +8,11 @@ use std::ffi::{OsStr, OsString};
 use rustix::fs::OFlags;
 
 use super::handles::OpenFile;
-use super::staging::{Staging, Writable, attr, blocking, shown, staged_ino, ttl_in};
+use super::staging::{Staging, Writable, attr, shown, staged_ino, ttl_in};
 use super::{Attr, Content, Counter, Fs, Handle, Opened};
 use crate::error::{Error, Kind, Result};
 use crate::staging::spool::{Attributes, Caller, Moving, NewNode, Whence};
+use crate::store::blocking;
 use crate::tree::ino::STAGING_ROOT;
 use crate::tree::{self, Node, SnapshotId};
 use crate::units::{self, BlobOffset, ByteLen, Ino};

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::handles::{OpenFile, OpenValue};
-use super::staging::{Staging, Writable, blocking};
+use super::staging::{Staging, Writable};
 use super::{Fs, Handle};
 use crate::error::{Error, Kind, Result};
 use crate::staging::{Reference, spool};
-use crate::store::{Interval, RangeRead};
+use crate::store::{Interval, RangeRead, blocking};
 use crate::units::{BlobOffset, ByteLen, Ino, ObjectOffset};
 
 /// How much is fetched at once when a file gets its bytes.

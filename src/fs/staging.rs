@@ -14,6 +14,7 @@ use super::{
 };
 use crate::error::{Error, Kind, Result};
 use crate::staging::spool::Spool;
+use crate::store::blocking;
 use crate::tree::ino::STAGING_ROOT;
 use crate::tree::{self, Node};
 use crate::units::{self, Ino};
@@ -271,14 +272,6 @@ pub(super) fn attr(stat: &Stat, ttl: Duration) -> Attr {
         changed: stat.changed,
         ttl,
     }
-}
-
-/// Runs something that may wait for a disk where nobody else waits for it.
-pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|e| Error::caused(Kind::Internal, "an operation on the staging disk", e))?
 }
 
 /// The name of the tree's directory for batches, for messages.

@@ -26,6 +26,7 @@ use arrow_array::{ArrayRef, PrimitiveArray, RecordBatch, RecordBatchIterator, St
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
 use lance::blob::{BlobArrayBuilder, blob_field};
 use lance::dataset::{Dataset, ExternalBlobMode, WriteMode, WriteParams};
+use lance_table::feature_flags::MANAGED_BLOBS_META_KEY;
 use url::Url;
 
 use crate::error::{Error, IoContext as _, Kind, Result};
@@ -39,7 +40,6 @@ const BATCH_ROWS: usize = 256;
 const SNIFF_BYTES: u64 = 8192;
 /// The format of new tables: the first one that holds Blob v2.
 const STORAGE_VERSION: &str = "2.2";
-const MANAGED_KEY: &str = "lance.blob.managed";
 
 /// How the payloads of a new table are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,7 +179,7 @@ impl Import {
 
     fn schema(&self, mode: WriteMode) -> SchemaRef {
         let managed = self.storage == Storage::Managed && matches!(mode, WriteMode::Create);
-        let metadata = managed.then(|| (MANAGED_KEY.to_owned(), "true".to_owned()));
+        let metadata = managed.then(|| (MANAGED_BLOBS_META_KEY.to_owned(), "true".to_owned()));
         let fields = vec![
             Field::new("path", DataType::Utf8, true),
             Field::new("name", DataType::Utf8, true),

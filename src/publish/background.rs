@@ -12,10 +12,11 @@ use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use super::order::By;
-use super::{Publisher, blocking, upload};
+use super::{Publisher, upload};
 use crate::error::{Kind, Result};
 use crate::staging::plan::{Plan, Source};
 use crate::staging::spool::Batch;
+use crate::store::blocking;
 
 /// How soon after a failure it is tried again; doubled each time, up to [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -280,7 +281,7 @@ impl Publisher {
     fn quiet_files(&self, plan: &Plan) -> Vec<upload::Waiting> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let quiet_before = now.saturating_sub(self.delay());
-        let payloads = plan.entries.iter().flat_map(|entry| &entry.payloads);
+        let payloads = plan.payloads();
         let files = payloads.filter_map(|payload| match &payload.source {
             Source::File { len: 1.., fingerprint } => Some((payload.file.clone(), *fingerprint)),
             _ => None,

@@ -5,14 +5,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::record::{self, Attempt};
+use super::record::Attempt;
 use super::rows::{Tally, Values};
-use super::{Doing, Publisher, Work, blocking};
+use super::{Doing, Publisher, Work};
 use crate::error::{Error, Kind, Result};
 use crate::staging::crash;
 use crate::staging::journal::Step;
 use crate::staging::plan::{Entry, Payload, Plan, Source, Target};
 use crate::staging::spool::Batch;
+use crate::store::blocking;
 use crate::table::write::Fault;
 use crate::table::{Found, Publication, Snapshot, Unpublished};
 
@@ -41,8 +42,8 @@ impl Publisher {
     ///
     /// # Errors
     /// [`Kind::Invalid`] with every fault of the batch; [`Kind::Busy`] where it is written to or
-    /// committed already, or another writer changed the same rows; [`Kind::ReadOnly`] where the
-    /// table takes no Managed payloads; whatever the store gives. Then the batch is as it was.
+    /// committed already, or another writer changed the same rows; whatever the store
+    /// gives. Then the batch is as it was.
     pub(super) async fn publish(&self, name: &str, by: By) -> Result<u64> {
         let started = Instant::now();
         let batch = self.spool.batch(name)?;
@@ -61,9 +62,7 @@ impl Publisher {
             bytes: tally.bytes,
             seconds: started.elapsed().as_secs_f64(),
         };
-        if let Err(error) = record::append(self.spool.folder(), &attempt) {
-            tracing::warn!(%error, "a commit is not recorded");
-        }
+        self.record(&attempt);
         let version = outcome?;
         tracing::info!(batch = name, version, rows = tally.rows, bytes = tally.bytes, "committed");
         let spool = self.spool.clone();
@@ -95,7 +94,7 @@ impl Publisher {
             }
             _ => 0,
         };
-        let payloads = plan.entries.iter().flat_map(|entry| &entry.payloads);
+        let payloads = plan.payloads();
         let ready = payloads.map(is_ready).sum();
         plan.faults = self.faults(&batch, &plan, &newest).await?;
         Ok(plan.summary(ready).json(SUMMARY_MAX))

@@ -37,7 +37,7 @@ impl Tally {
             Source::Reference(reference) => reference.len,
             Source::Uri { .. } => 0,
         };
-        let payloads = plan.entries.iter().flat_map(|entry| &entry.payloads);
+        let payloads = plan.payloads();
         Self { rows: units::u64_of(plan.entries.len()), bytes: payloads.map(len).sum() }
     }
 }
@@ -146,7 +146,7 @@ impl Publisher {
         newest: &Arc<Snapshot>,
     ) -> Result<Values<'a>> {
         let mut stored = HashMap::new();
-        for payload in plan.entries.iter().flat_map(|entry| &entry.payloads) {
+        for payload in plan.payloads() {
             let value = match &payload.source {
                 Source::File { len: 0, .. } => Stored::Empty,
                 Source::File { len, fingerprint } => {

@@ -5,11 +5,12 @@ use std::sync::{Arc, PoisonError};
 
 use uuid::Uuid;
 
-use super::record::{self, Attempt};
-use super::{Publisher, Work, blocking};
+use super::record::Attempt;
+use super::{Publisher, Work};
 use crate::error::Result;
 use crate::staging::journal::Journal;
 use crate::staging::spool::Batch;
+use crate::store::blocking;
 
 impl Publisher {
     /// Settles every batch whose commit was tried, and cleans up after those that are gone.
@@ -74,9 +75,7 @@ impl Publisher {
             bytes: 0,
             seconds: 0.0,
         };
-        if let Err(error) = record::append(self.spool.folder(), &attempt) {
-            tracing::warn!(%error, "a commit is not recorded");
-        }
+        self.record(&attempt);
     }
 
     /// After a batch is gone: deletes the objects that no version can name, takes its tags away,

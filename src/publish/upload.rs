@@ -135,9 +135,7 @@ impl Publisher {
     /// Uploads what is missing, and gives how many files that were.
     async fn upload_missing(&self, work: &Work, plan: &Plan) -> Result<usize> {
         let files: Vec<_> = plan
-            .entries
-            .iter()
-            .flat_map(|entry| &entry.payloads)
+            .payloads()
             .filter_map(|payload| match &payload.source {
                 Source::File { len: 1.., fingerprint } => Some((&payload.file, *fingerprint)),
                 _ => None,
@@ -169,7 +167,7 @@ impl Publisher {
     /// Whether the objects that a batch adopts are there, and as long as they have to be.
     pub(super) async fn check_references(&self, plan: &Plan) -> Result<()> {
         let mut ends: BTreeMap<_, (u64, &Reference)> = BTreeMap::new();
-        for payload in plan.entries.iter().flat_map(|entry| &entry.payloads) {
+        for payload in plan.payloads() {
             let Source::Reference(reference) = &payload.source else { continue };
             let end = reference.offset.saturating_add(reference.len);
             let known = ends.entry((reference.base, &reference.path)).or_insert((end, reference));

@@ -122,6 +122,11 @@ pub enum Source {
 }
 
 impl Plan {
+    /// All values of all entries.
+    pub fn payloads(&self) -> impl Iterator<Item = &Payload> {
+        self.entries.iter().flat_map(|entry| &entry.payloads)
+    }
+
     /// Reads a batch: a directory of entries, or a single file. `rows` is how many rows the version
     /// has that its `@<row>` entries count.
     ///

@@ -93,7 +93,7 @@ impl Deposit {
         match &self.depot {
             Depot::Local(root) => self.put_local(root, name, pieces, progress).await?,
             Depot::Remote(store, root) => {
-                self.put_remote(store, &below(root, name), pieces, len, progress).await?;
+                self.put_remote(store, root, name, pieces, progress).await?;
             }
         }
         let found = self.length(name).await?;
@@ -157,9 +157,4 @@ impl Deposit {
 
 fn below(root: &Path, name: &str) -> Path {
     root.parts().chain(Path::from(name).parts()).collect()
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|e| Error::caused(Kind::Internal, "read or write a file", e))
 }

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::piece::{self, Piece};
-use super::{Deposit, PART, Progress, blocking};
+use super::{Deposit, PART, Progress};
 use crate::error::{Error, IoContext as _, Kind, Result};
-use crate::store::{Interval, ObjectRef};
+use crate::store::{Interval, ObjectRef, blocking};
 use crate::units::ByteLen;
 
 /// Bytes that are copied between two looks at the progress.
@@ -48,7 +48,6 @@ impl Deposit {
         pieces: &[Piece],
         progress: &Progress,
     ) -> Result<()> {
-        let what = || format!("write {}", path.display());
         let mut files = Vec::new();
         for one in pieces {
             match one {
@@ -60,12 +59,12 @@ impl Deposit {
             }
         }
         copy_files(&file, files, progress).await?;
-        let folder = path.parent().map(Path::to_owned);
-        let synced = blocking(move || {
+        let (path, what) = (path.to_owned(), format!("write {}", path.display()));
+        let sync = move || {
             file.sync_all()?;
-            folder.map_or(Ok(()), |folder| File::open(folder)?.sync_all())
-        });
-        synced.await?.context(Kind::Payload, what)
+            path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+        };
+        blocking(move || sync().context(Kind::Payload, || what)).await
     }
 
     async fn copy_object(
@@ -81,10 +80,12 @@ impl Deposit {
         while left > 0 {
             let len = ByteLen::new(left.min(PART));
             let bytes = from.read(Interval { offset, len }).await?;
-            let to = to.clone();
-            blocking(move || (&*to).write_all(&bytes))
-                .await?
-                .context(Kind::Payload, || format!("write a copy of {}", object.uri))?;
+            let (to, uri) = (to.clone(), object.uri.clone());
+            let write = move || {
+                let written = (&*to).write_all(&bytes);
+                written.context(Kind::Payload, || format!("write a copy of {uri}"))
+            };
+            blocking(write).await?;
             progress.add(len.get());
             left -= len.get();
             offset = offset.end(len).unwrap_or(offset);
@@ -116,10 +117,12 @@ async fn copy_files(
         let mut left = fingerprint.len;
         while left > 0 {
             let step = left.min(STEP);
-            let (from, to) = (from.clone(), to.clone());
-            let copied = blocking(move || io::copy(&mut (&*from).take(step), &mut &*to));
-            let copied =
-                copied.await?.context(Kind::Payload, || format!("copy {}", path.display()))?;
+            let (source, to, shown) = (from.clone(), to.clone(), path.clone());
+            let copy = move || {
+                let copied = io::copy(&mut (&*source).take(step), &mut &*to);
+                copied.context(Kind::Payload, || format!("copy {}", shown.display()))
+            };
+            let copied = blocking(copy).await?;
             if copied == 0 {
                 return Err(Error::new(Kind::Busy, format!("{} became shorter", path.display())));
             }

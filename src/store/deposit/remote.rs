@@ -14,9 +14,9 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::piece::{self, Fingerprint, Piece};
 use super::pool::Buffer;
-use super::{Deposit, MOST_PARTS, PART, PERMIT, Progress, blocking};
+use super::{Deposit, MOST_PARTS, PART, PERMIT, Progress, below};
 use crate::error::{Error, IoContext as _, Kind, Result};
-use crate::store::{Interval, RangeRead, kind_of};
+use crate::store::{Interval, RangeRead, blocking, kind_of};
 use crate::units::{self, ByteLen, ObjectOffset};
 
 /// Small files that are read in one go: a trip to another thread for each would cost more than the
@@ -27,16 +27,18 @@ impl Deposit {
     pub(super) async fn put_remote(
         &self,
         store: &Arc<dyn ObjectStore>,
-        path: &Path,
+        root: &Path,
+        name: &str,
         pieces: &[Piece],
-        len: u64,
         progress: &Progress,
     ) -> Result<()> {
+        let path = &below(root, name);
+        let len: u64 = pieces.iter().map(Piece::len).sum();
         let part = part_size(len);
         let mut source = Source::new(self, pieces);
         let failed = |e| Error::caused(kind_of(&e), format!("put {path}"), e);
         if len <= part {
-            let (payload, permit) = source.next(part).await?;
+            let (payload, permit) = source.next(len).await?;
             let put = store.put(path, payload);
             self.within(path.as_ref(), put).await?.map_err(failed)?;
             drop(permit);
@@ -50,7 +52,7 @@ impl Deposit {
             Ok(()) => match self.within(path.as_ref(), upload.complete()).await {
                 Ok(Ok(_)) => Ok(()),
                 // A store may do it and lose the answer; asked again, it knows of no such upload.
-                _ if self.is_whole(store, path, len).await => return Ok(()),
+                _ if self.length(name).await.is_ok_and(|found| found == Some(len)) => return Ok(()),
                 Ok(Err(e)) => Err(failed(e)),
                 Err(late) => Err(late),
             },
@@ -66,11 +68,6 @@ impl Deposit {
                 Err(error)
             }
         }
-    }
-
-    async fn is_whole(&self, store: &Arc<dyn ObjectStore>, path: &Path, len: u64) -> bool {
-        let found = self.within(path.as_ref(), store.head(path)).await;
-        found.is_ok_and(|found| found.is_ok_and(|meta| meta.size == len))
     }
 
     async fn send(
@@ -176,7 +173,7 @@ impl<'a> Source<'a> {
                 }
                 Ok::<_, Error>(buffer)
             };
-            buffer = blocking(read).await??;
+            buffer = blocking(read).await?;
         }
     }
 
@@ -208,7 +205,7 @@ impl<'a> Source<'a> {
                 let (from, shown) = (file.clone(), path.clone());
                 let read =
                     move || read_exactly(&from, take, &shown, &mut buffer.bytes).map(|()| buffer);
-                let buffer = blocking(read).await??;
+                let buffer = blocking(read).await?;
                 *left -= take;
                 if *left == 0 {
                     piece::unchanged(file, path, fingerprint)?;
