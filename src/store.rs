@@ -18,6 +18,7 @@
 //! [`Opener::open`] is the one place where a stack of layers is put together.
 
 mod blocks;
+mod buffers;
 mod cached;
 mod deposit;
 mod disk;

@@ -1,7 +1,7 @@
 //! Objects of a store as readers see them: through the block cache, with read-ahead.
 //!
 //! ```text
-//! read ── plan ──▶ in memory: a block            Blocks
+//! read ── plan ──▶ in memory: an extent          Blocks
 //!           │  ──▶ on its way: a flight          Flight, one however many wait
 //!           │  ──▶ missing: a new flight ──▶ Fetch
 //!           └─ note ──▶ Streams ──▶ further flights, ahead of the reader
@@ -11,7 +11,7 @@
 //!
 //! 1. What is planned must not change before the flights are known to others: one short lock for
 //!    each object ([`Object::plan`]), never held across a wait.
-//! 2. A block leaves its flight and enters the cache without a moment in which it is in neither: it
+//! 2. What came leaves its flight and enters the cache without a moment in which it is in neither: it
 //!    is kept before the flight is forgotten ([`Trip`]).
 //! 3. Many streams share one budget: the window of each shrinks with how many there are
 //!    ([`Readers`]), and read-ahead stops before it takes the room of what is being read.
@@ -19,26 +19,30 @@
 //!    answer's tag and length is compared with the first one's, and other bytes are never given
 //!    ([`Kind::Stale`]); who opens the name again gets the new object ([`Cached::is_replaced`]).
 
+mod trip;
+
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use futures::{FutureExt as _, StreamExt as _};
 use tokio::time::Instant;
 
-use super::blocks::{Blocks, ObjectId};
+use super::blocks::{Blocks, Extent, Found, ObjectId};
+use super::buffers::{self, Buffers, Filling};
 use super::disk::{Disk, Known};
 use super::fetch::{Fetch, Meta};
-use super::flight::{self, Flight, Intake, Patience};
+use super::flight::{Flight, Patience};
 use super::meter::Figures;
 use super::pace::{self, Readers};
 use super::readahead::Streams;
-use super::span::{self, Taking};
+use super::span;
 use super::{Interval, Owner, RangeRead};
 use crate::error::{Error, Kind, Result};
 use crate::units::{self, BlockNumber, ByteLen};
+use trip::Trip;
 
 /// The largest request, in bytes. Requests that are under way share what the machine can take, so
 /// with larger ones the reader waits longer for the end of the first while the last are fetched.
@@ -47,8 +51,6 @@ const LARGEST_PART: u64 = 4 << 20;
 const LEAST_PART: u64 = 256 << 10;
 /// What is asked for ahead is cut into so many parts, which come over as many connections.
 const PARTS: u64 = 8;
-/// Blocks that are read from the disk cache at once.
-const DISK_READS: usize = 16;
 
 /// Sizes of the cache and of what is fetched.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +67,8 @@ pub struct Sizes {
 pub struct Shared {
     /// The blocks in memory.
     pub blocks: Blocks,
+    /// The memory that they come in.
+    pub buffers: Arc<Buffers>,
     /// The blocks on disk.
     pub disk: Option<Disk>,
     /// Sizes.
@@ -80,8 +84,9 @@ pub struct Shared {
 impl Shared {
     /// An empty cache.
     pub fn new(sizes: Sizes, patience: Patience, disk: Option<Disk>) -> Self {
-        let blocks = Blocks::new(sizes.memory);
-        Self { blocks, disk, sizes, patience, readers: Readers::default(), figures: Arc::default() }
+        let blocks = Blocks::new(sizes.memory, sizes.block);
+        let (buffers, readers, figures) = Default::default();
+        Self { blocks, buffers, disk, sizes, patience, readers, figures }
     }
 }
 
@@ -106,10 +111,42 @@ struct State {
     streams: Streams,
 }
 
-/// A block that a read needs.
+/// How a run of blocks stands when it is asked for.
+enum Stand {
+    Here(Extent),
+    Flying(Arc<Flight>),
+    Missing,
+}
+
+/// A part of what a read needs: bytes of the object.
 enum Part {
     Here(Bytes),
-    Coming(Arc<Flight>),
+    /// They are there when the flight has them.
+    Coming(Arc<Flight>, Range<u64>),
+}
+
+impl Part {
+    async fn wait(&self) -> Result<()> {
+        match self {
+            Self::Here(_) => Ok(()),
+            Self::Coming(flight, bytes) => flight.wait(bytes).await,
+        }
+    }
+
+    /// Its bytes without a copy, if they lie in one piece.
+    fn slice(&self) -> Option<Bytes> {
+        match self {
+            Self::Here(bytes) => Some(bytes.clone()),
+            Self::Coming(flight, bytes) => flight.slice(bytes),
+        }
+    }
+
+    fn copy(&self, into: &mut Filling) {
+        match self {
+            Self::Here(bytes) => into.push(bytes),
+            Self::Coming(flight, bytes) => flight.copy(bytes, into),
+        }
+    }
 }
 
 impl Cached {
@@ -163,21 +200,29 @@ impl Object {
     }
 
     async fn try_read(self: &Arc<Self>, interval: Interval, end: u64) -> Result<Bytes> {
-        let block = self.shared.sizes.block;
         let bytes = interval.offset.get()..end;
-        let span = span::blocks_of(&bytes, block);
-        let mut taking = Taking::new(interval, block);
-        for (number, part) in self.plan(span, bytes.clone()) {
-            match part {
-                Part::Here(block) => taking.take(&block),
-                Part::Coming(flight) => taking.take(&flight.block(number).await?),
-            }
+        let parts = self.plan(&bytes);
+        // Nothing is copied before all is there: who waits holds no memory.
+        for part in &parts {
+            part.wait().await?;
         }
-        taking.done().ok_or_else(|| {
+        let slice = match &parts[..] {
+            [part] => part.slice(),
+            _ => None,
+        };
+        let got = slice.unwrap_or_else(|| {
+            let mut all = self.shared.buffers.to_pass(span::len(&bytes));
+            for part in &parts {
+                part.copy(&mut all);
+            }
+            all.freeze()
+        });
+        if got.len() != span::len(&bytes) {
             let length = self.known.get().map_or_else(String::new, |m| m.length.to_string());
             let text = format!("it is truncated: {length} bytes, and {bytes:?} are needed");
-            Error::new(Kind::Payload, text)
-        })
+            return Err(Error::new(Kind::Payload, text));
+        }
+        Ok(got)
     }
 
     async fn length(&self) -> Result<ByteLen> {
@@ -189,34 +234,40 @@ impl Object {
         Ok(meta.length)
     }
 
-    /// What each block of a span is or comes with, as far as the object goes; starts what is
+    /// What a read's bytes are or come with, in order and as far as the object goes; starts what is
     /// missing, and what will be next.
-    fn plan(self: &Arc<Self>, span: Range<u64>, bytes: Range<u64>) -> Vec<(BlockNumber, Part)> {
+    fn plan(self: &Arc<Self>, bytes: &Range<u64>) -> Vec<Part> {
+        let Sizes { block, .. } = self.shared.sizes;
         let mut state = self.lock();
-        let found = self.shared.blocks.span(self.id, span.clone());
-        let is_here = |number: BlockNumber| {
-            found[units::usize_of(number.get() - span.start)].is_some() || state.flies(number)
-        };
-        let missing = span::runs(self.there(&span), u64::MAX, |number| !is_here(number));
         let mut trips = Vec::new();
-        for run in missing {
-            self.shared.blocks.reserve(self.weight(&run));
-            trips.push(self.start(&mut state, run));
-        }
-        trips.extend(self.read_ahead(&mut state, bytes));
-        let misses = found.iter().filter(|block| block.is_none()).count();
-        let figures = &self.shared.figures;
-        Figures::add(&figures.misses, units::u64_of(misses));
-        Figures::add(&figures.hits, units::u64_of(found.len() - misses));
-        let part = |(block, number): (Option<Bytes>, u64)| {
-            let number = BlockNumber::new(number);
-            let part = match block {
-                Some(bytes) => Some(Part::Here(bytes)),
-                None => state.flight(number).map(Part::Coming),
+        let (mut hits, mut misses) = (0, 0);
+        let mut parts = Vec::new();
+        for (run, stand) in self.stands(&state, &self.there(&span::blocks_of(bytes, block))) {
+            let flight = match stand {
+                Stand::Here(extent) => {
+                    hits += run.end - run.start;
+                    parts.push(Part::Here(extent.part(bytes, block)));
+                    continue;
+                }
+                Stand::Flying(flight) => flight,
+                Stand::Missing => {
+                    self.shared.blocks.reserve(self.weight(&run));
+                    let trip = self.start(&mut state, run.clone());
+                    let flight = trip.flight();
+                    trips.push(trip);
+                    flight
+                }
             };
-            Some((number, part?))
-        };
-        let parts = found.into_iter().zip(span).filter_map(part).collect();
+            let start = run.start.saturating_mul(block.get());
+            let wanted = span::common(bytes, &(start..run.end.saturating_mul(block.get())));
+            let counter = if flight.has(&wanted) { &mut hits } else { &mut misses };
+            *counter += run.end - run.start;
+            parts.push(Part::Coming(flight, wanted));
+        }
+        trips.extend(self.read_ahead(&mut state, bytes.clone()));
+        let figures = &self.shared.figures;
+        Figures::add(&figures.misses, misses);
+        Figures::add(&figures.hits, hits);
         // A runtime that is shutting down drops what it is given, and a dropped trip takes the lock.
         drop(state);
         for trip in trips {
@@ -225,13 +276,44 @@ impl Object {
         parts
     }
 
+    /// How the blocks of a span stand, in runs.
+    fn stands(&self, state: &State, span: &Range<u64>) -> Vec<(Range<u64>, Stand)> {
+        let mut stands = Vec::new();
+        let mut at = span.start;
+        while at < span.end {
+            let (end, stand) = if let Some(flight) = state.flight(at) {
+                (flight.blocks().end, Stand::Flying(flight))
+            } else {
+                match self.shared.blocks.find(self.id, BlockNumber::new(at)) {
+                    Found::Here(extent) => {
+                        (extent.blocks(self.shared.sizes.block).end, Stand::Here(extent))
+                    }
+                    Found::Missing(next) => (next.min(state.next_flight(at)), Stand::Missing),
+                }
+            };
+            let run = at..end.min(span.end);
+            at = run.end;
+            stands.push((run, stand));
+        }
+        stands
+    }
+
     /// What the stream that a read belongs to will need next.
     fn read_ahead(self: &Arc<Self>, state: &mut State, bytes: Range<u64>) -> Vec<Trip> {
         let mut trips = Vec::new();
         let Sizes { memory, block, read_ahead } = self.shared.sizes;
         let window = self.shared.readers.window(memory, read_ahead);
+        let at = bytes.end;
         let Some(ahead) = state.streams.note(bytes, window.get()) else { return trips };
-        let Some(known) = self.known.get() else {
+        let known = self.known.get();
+        if known.is_some_and(|known| known.length > memory)
+            && let Some(left) = state.streams.left_behind(at, pace::behind(memory).get())
+        {
+            // Not all of it can stay, so who reads it again from the start finds nothing: it must
+            // not drive out what others find.
+            self.shared.blocks.drop_within(self.id, &span::blocks_of(&left, block));
+        }
+        let Some(known) = known else {
             // Nobody knows yet how far the object goes; the next read will.
             state.streams.not_fetched(ahead.span.start);
             return trips;
@@ -242,10 +324,9 @@ impl Object {
             return trips;
         }
         let part = ((end - ahead.span.start) / PARTS).clamp(LEAST_PART, LARGEST_PART);
-        let most = (part / block.get()).max(1);
-        let span = span::blocks_of(&(ahead.span.start..end), block);
-        let is_here = |number| state.flies(number) || self.shared.blocks.has(self.id, number);
-        for run in span::runs(span, most, |number| !is_here(number)) {
+        let stands = self.stands(state, &span::blocks_of(&(ahead.span.start..end), block));
+        let missing = stands.into_iter().filter(|(_, stand)| matches!(stand, Stand::Missing));
+        for run in missing.flat_map(|(run, _)| parts_of(run, part, block)) {
             if !self.shared.blocks.try_reserve(self.weight(&run), pace::ahead(memory)) {
                 state.streams.not_fetched(run.start * block.get());
                 break;
@@ -256,9 +337,10 @@ impl Object {
     }
 
     fn start(self: &Arc<Self>, state: &mut State, run: Range<u64>) -> Trip {
-        let flight = Arc::new(Flight::new(BlockNumber::new(run.start), run.end - run.start));
+        let Shared { sizes, buffers, .. } = &*self.shared;
+        let flight = Arc::new(Flight::new(run, sizes.block, buffers.clone()));
         state.flights.push(flight.clone());
-        Trip { object: self.clone(), flight, result: None }
+        Trip::new(self.clone(), flight)
     }
 
     fn weight(&self, run: &Range<u64>) -> ByteLen {
@@ -307,87 +389,24 @@ impl Object {
     }
 }
 
+/// A run of blocks as requests of some bytes each.
+fn parts_of(run: Range<u64>, part: u64, block: ByteLen) -> impl Iterator<Item = Range<u64>> {
+    let most = (part / block.get()).max(1);
+    // Large ones are made of whole extents: at multiples of a power of two.
+    let in_buffers = part >= units::u64_of(buffers::SIZE);
+    let (origin, most) = if in_buffers { (0, 1 << most.ilog2()) } else { (run.start, most) };
+    span::cuts(run, origin, most)
+}
+
 impl State {
-    fn flight(&self, block: BlockNumber) -> Option<Arc<Flight>> {
-        self.flights.iter().find(|flight| flight.covers(block)).cloned()
+    fn flight(&self, block: u64) -> Option<Arc<Flight>> {
+        self.flights.iter().find(|flight| flight.blocks().contains(&block)).cloned()
     }
 
-    fn flies(&self, block: BlockNumber) -> bool {
-        self.flights.iter().any(|flight| flight.covers(block))
-    }
-}
-
-/// A flight under way. However it ends, the object forgets it, what was reserved and did not come
-/// is given back, and everybody who waits hears of it, in this order.
-struct Trip {
-    object: Arc<Object>,
-    flight: Arc<Flight>,
-    result: Option<Result<()>>,
-}
-
-impl Trip {
-    async fn fly(mut self) {
-        self.take_from_disk().await;
-        let (first, count) = self.flight.rest();
-        if self.object.there(&(first.get()..first.get() + count)).is_empty() {
-            self.result = Some(Ok(()));
-            return;
-        }
-        let (from, shared) = (self.object.from.clone(), self.object.shared.clone());
-        let (block, patience) = (shared.sizes.block, shared.patience);
-        let fetched = flight::fetch(&*from, &self.flight, block, patience, &self).await;
-        self.result = Some(fetched);
-    }
-
-    /// Takes from the disk cache what it has, up to the first block that it has not.
-    async fn take_from_disk(&self) {
-        let object = &self.object;
-        let Some(disk) = object.disk() else { return };
-        if object.known.get().is_none()
-            && let Some(meta) = disk.meta(&object.uri).await
-        {
-            let _ = object.known.set(meta);
-        }
-        let Some(meta) = object.known.get() else { return };
-        let (first, count) = self.flight.rest();
-        let numbers = object.there(&(first.get()..first.get() + count));
-        let known = object.known(meta);
-        let reads = numbers.map(|number| disk.block(&known, BlockNumber::new(number)));
-        let mut blocks = futures::stream::iter(reads).buffered(DISK_READS);
-        while let Some(Some(bytes)) = blocks.next().await {
-            Figures::add(&object.shared.figures.disk_hits, 1);
-            self.take(bytes);
-        }
-    }
-
-    fn take(&self, bytes: Bytes) {
-        let (number, _) = self.flight.rest();
-        let Shared { blocks, sizes, .. } = &*self.object.shared;
-        blocks.keep(self.object.id, number, bytes.clone(), sizes.block);
-        self.flight.arrive(bytes);
-    }
-}
-
-impl Intake for Trip {
-    fn meta(&self, meta: &Meta) -> Result<()> {
-        self.object.compare(meta)
-    }
-
-    fn block(&self, bytes: Bytes) {
-        if let (Some(disk), Some(meta)) = (self.object.disk(), self.object.known.get()) {
-            disk.keep(&self.object.known(meta), self.flight.rest().0, bytes.clone());
-        }
-        self.take(bytes);
-    }
-}
-
-impl Drop for Trip {
-    fn drop(&mut self) {
-        self.object.lock().flights.retain(|flight| !Arc::ptr_eq(flight, &self.flight));
-        let (_, missing) = self.flight.rest();
-        self.object.shared.blocks.release(self.object.weight(&(0..missing)));
-        let lost = || Err(Error::new(Kind::Internal, "a fetch was given up"));
-        self.flight.land(self.result.take().unwrap_or_else(lost));
+    /// The first block after one that a flight fetches.
+    fn next_flight(&self, block: u64) -> u64 {
+        let starts = self.flights.iter().map(|flight| flight.blocks().start);
+        starts.filter(|start| *start > block).min().unwrap_or(u64::MAX)
     }
 }
 

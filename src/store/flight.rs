@@ -2,28 +2,33 @@
 //!
 //! The contract:
 //!
-//! 1. Blocks are given out one by one, in order, as they arrive: who waits for the first of a large
-//!    fetch does not wait for the last.
+//! 1. Bytes are given out as they arrive: who waits for the first of a large fetch does not wait for
+//!    the last. They arrive in extents, whole buffers that the cache takes over and readers get
+//!    slices of; what is still being filled is copied.
 //! 2. The fetch is a task of its own. A reader that goes away takes nothing with it, and a fetch that
 //!    nobody waits for any more still fills the cache.
-//! 3. A fetch always lands: with all blocks, at the end of the object, or with the error that every
+//! 3. A fetch always lands: with all bytes, at the end of the object, or with the error that every
 //!    waiting reader gets; who flies it sees to that even when the task panics.
 //! 4. A store that hangs or trickles does not hold it for ever: an answer or a piece of the body
 //!    that does not come within [`Patience::stall`] is given up and asked for again, from where it
 //!    stopped, until [`Patience::total`] has passed ([`fetch`]).
 
-use std::sync::{Mutex, PoisonError};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::StreamExt as _;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::Interval;
+use super::blocks::Extent;
+use super::buffers::{self, Buffers, Filling};
 use super::fetch::{Fetch, Meta};
+use super::span;
 use crate::error::{Error, Kind, Result};
-use crate::units::{self, BlockNumber, ByteLen};
+use crate::units::{self, BlockNumber, ByteLen, ObjectOffset};
 
 /// The first pause before a request is made again; it doubles up to [`LONGEST_PAUSE`]. The store's
 /// client has made some tries of its own by then.
@@ -50,76 +55,188 @@ impl Patience {
     }
 }
 
-#[derive(Default)]
-struct Progress {
-    blocks: Vec<Bytes>,
-    landed: Option<Result<()>>,
-}
-
 /// A fetch of some blocks of an object.
 pub struct Flight {
-    first: BlockNumber,
-    count: u64,
+    blocks: Range<u64>,
+    block: ByteLen,
+    buffers: Arc<Buffers>,
     progress: Mutex<Progress>,
     arrived: Notify,
 }
 
+struct Progress {
+    /// Those that are complete, in order.
+    extents: Vec<Bytes>,
+    /// The next one.
+    part: Option<Filling>,
+    /// Up to where the object's bytes have arrived.
+    received: u64,
+    /// Where it ends.
+    end: u64,
+    /// The least that somebody waits for to arrive.
+    wanted: u64,
+    landed: Option<Result<()>>,
+}
+
 impl Flight {
-    /// A fetch of `count` blocks that is about to start.
-    pub fn new(first: BlockNumber, count: u64) -> Self {
-        Self { first, count, progress: Mutex::default(), arrived: Notify::new() }
+    /// A fetch of blocks that is about to start.
+    pub fn new(blocks: Range<u64>, block: ByteLen, buffers: Arc<Buffers>) -> Self {
+        let offset = |number| BlockNumber::new(number).start(block).get();
+        let (received, end) = (offset(blocks.start), offset(blocks.end));
+        let (extents, part, landed) = Default::default();
+        let progress = Progress { extents, part, received, end, wanted: u64::MAX, landed };
+        Self { blocks, block, buffers, progress: Mutex::new(progress), arrived: Notify::new() }
     }
 
-    /// Whether it fetches a block.
-    pub fn covers(&self, block: BlockNumber) -> bool {
-        (self.first.get()..self.first.get() + self.count).contains(&block.get())
+    /// The blocks that it fetches.
+    pub fn blocks(&self) -> Range<u64> {
+        self.blocks.clone()
     }
 
-    /// The first block after those that have arrived, and how many are still to come.
-    pub fn rest(&self) -> (BlockNumber, u64) {
-        let arrived = units::u64_of(self.lock().blocks.len());
-        (BlockNumber::new(self.first.get() + arrived), self.count - arrived)
+    /// The object's bytes that are still to come.
+    pub fn rest(&self) -> Range<u64> {
+        let progress = self.lock();
+        progress.received..progress.end.max(progress.received)
     }
 
-    /// A block, as soon as it is there.
+    /// Says how long the object is: nothing comes from beyond.
+    pub fn bound(&self, length: ByteLen) {
+        let mut progress = self.lock();
+        progress.end = progress.end.min(length.get());
+    }
+
+    /// Whether all of a range that will come is there.
+    pub fn has(&self, bytes: &Range<u64>) -> bool {
+        self.lock().has(bytes)
+    }
+
+    /// Waits until it [has](Flight::has) a range, or nothing more comes.
     ///
     /// # Errors
-    /// Why the fetch failed; [`Kind::Payload`] where the object ends before the block.
-    pub async fn block(&self, block: BlockNumber) -> Result<Bytes> {
-        let at = units::usize_of(block.get() - self.first.get());
+    /// Why the fetch failed.
+    pub async fn wait(&self, bytes: &Range<u64>) -> Result<()> {
         loop {
             let mut arrived = std::pin::pin!(self.arrived.notified());
             // Listening before looking: what arrives in between is not missed.
             arrived.as_mut().enable();
             {
-                let progress = self.lock();
-                if let Some(bytes) = progress.blocks.get(at) {
-                    return Ok(bytes.clone());
+                let mut progress = self.lock();
+                if progress.has(bytes) {
+                    return Ok(());
                 }
-                match &progress.landed {
-                    Some(Ok(())) => return Err(Error::new(Kind::Payload, "it ends before that")),
-                    Some(Err(error)) => return Err(error.clone()),
-                    None => {}
+                if let Some(landed) = &progress.landed {
+                    return landed.clone();
                 }
+                progress.wanted = progress.wanted.min(bytes.end);
             }
             arrived.await;
         }
     }
 
-    /// Gives out the next block.
-    pub fn arrive(&self, bytes: Bytes) {
-        self.lock().blocks.push(bytes);
-        self.arrived.notify_waiters();
+    /// A range that is in one extent, without a copy.
+    pub fn slice(&self, bytes: &Range<u64>) -> Option<Bytes> {
+        let progress = self.lock();
+        let mut start = self.start();
+        for extent in &progress.extents {
+            let end = start + units::u64_of(extent.len());
+            if start <= bytes.start && bytes.end <= end {
+                let cut = bytes.start - start..bytes.end - start;
+                return Some(extent.slice(units::usize_of(cut.start)..units::usize_of(cut.end)));
+            }
+            start = end;
+        }
+        None
     }
 
-    /// Ends it, for everybody who waits: with `Ok` no further block comes. The first result counts.
+    /// Copies what has arrived of a range.
+    pub fn copy(&self, bytes: &Range<u64>, into: &mut Filling) {
+        let progress = self.lock();
+        let mut start = self.start();
+        let complete = progress.extents.iter().map(|extent| &extent[..]);
+        for here in complete.chain(progress.part.as_ref().map(Filling::bytes)) {
+            let end = start + units::u64_of(here.len());
+            let part = span::common(bytes, &(start..end));
+            if !part.is_empty() {
+                let cut = part.start - start..part.end - start;
+                into.push(&here[units::usize_of(cut.start)..units::usize_of(cut.end)]);
+            }
+            start = end;
+        }
+    }
+
+    /// Takes the next bytes; gives the extents that they complete.
+    pub fn arrive(&self, mut bytes: &[u8]) -> Vec<Extent> {
+        let mut complete = Vec::new();
+        let progress = &mut *self.lock();
+        while !bytes.is_empty() && progress.received < progress.end {
+            let at = progress.received;
+            let room = || units::usize_of(self.extent_end(at).min(progress.end) - at);
+            let part = progress.part.get_or_insert_with(|| self.buffers.to_keep(room()));
+            let (now, later) = bytes.split_at(bytes.len().min(part.room()));
+            part.push(now);
+            bytes = later;
+            progress.received += units::u64_of(now.len());
+            if part.room() == 0
+                && let Some(part) = progress.part.take()
+            {
+                complete.push(self.complete(progress, part.freeze()));
+            }
+        }
+        if progress.received >= progress.wanted.min(progress.end) {
+            progress.wanted = u64::MAX;
+            self.arrived.notify_waiters();
+        }
+        complete
+    }
+
+    /// Ends what comes: gives the whole blocks of what is not complete, and says how many have not
+    /// come.
+    pub fn close(&self) -> (Option<Extent>, u64) {
+        let progress = self.lock();
+        let block = self.block.get();
+        let Some(part) = &progress.part else {
+            return (None, self.blocks.end.saturating_sub(progress.received.div_ceil(block)));
+        };
+        let start = progress.received - units::u64_of(part.bytes().len());
+        let whole = progress.received / block * block;
+        let bytes = &part.bytes()[..units::usize_of(whole.max(start) - start)];
+        let first = BlockNumber::holding(ObjectOffset::new(start), self.block);
+        // Not in the buffer, which is larger.
+        let last = Extent { first, bytes: Bytes::copy_from_slice(bytes) };
+        ((!bytes.is_empty()).then_some(last), self.blocks.end.saturating_sub(whole / block))
+    }
+
+    /// Ends it, for everybody who waits: with `Ok` nothing more comes. The first result counts.
     pub fn land(&self, result: Result<()>) {
         self.lock().landed.get_or_insert(result);
         self.arrived.notify_waiters();
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Progress> {
+    fn complete(&self, progress: &mut Progress, bytes: Bytes) -> Extent {
+        progress.extents.push(bytes.clone());
+        let start = ObjectOffset::new(progress.received - units::u64_of(bytes.len()));
+        Extent { first: BlockNumber::holding(start, self.block), bytes }
+    }
+
+    fn start(&self) -> u64 {
+        BlockNumber::new(self.blocks.start).start(self.block).get()
+    }
+
+    /// Where the extent of an offset ends: at multiples of as many blocks as a buffer holds.
+    fn extent_end(&self, at: u64) -> u64 {
+        let block = self.block.get();
+        let extent = (units::u64_of(buffers::SIZE) / block).max(1) * block;
+        (at / extent + 1).saturating_mul(extent)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Progress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Progress {
+    fn has(&self, bytes: &Range<u64>) -> bool {
+        bytes.end.min(self.end) <= self.received
     }
 }
 
@@ -131,8 +248,8 @@ pub trait Intake: Sync {
     /// Where the object is not the one that was asked for before.
     fn meta(&self, meta: &Meta) -> Result<()>;
 
-    /// Takes the next block: a full one, or the last of the object.
-    fn block(&self, bytes: Bytes);
+    /// Takes the next bytes.
+    fn piece(&self, bytes: &[u8]);
 }
 
 /// Fetches the rest of a flight into `intake`, as often as it takes.
@@ -142,21 +259,20 @@ pub trait Intake: Sync {
 pub async fn fetch(
     from: &dyn Fetch,
     flight: &Flight,
-    block: ByteLen,
     patience: Patience,
     intake: &dyn Intake,
 ) -> Result<()> {
     let deadline = Instant::now() + patience.total;
     let mut pause = FIRST_PAUSE;
     loop {
-        let (before, _) = flight.rest();
+        let before = flight.rest();
         let stall = patience.stall.min(deadline - Instant::now());
-        let error = match attempt(from, flight, block, stall, intake).await {
+        let error = match attempt(from, flight, stall, intake).await {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() != Kind::Timeout => return Err(error),
             Err(error) => error,
         };
-        if flight.rest().0 != before {
+        if flight.rest().start != before.start {
             pause = FIRST_PAUSE;
         }
         if Instant::now() + pause >= deadline {
@@ -171,109 +287,107 @@ pub async fn fetch(
 async fn attempt(
     from: &dyn Fetch,
     flight: &Flight,
-    block: ByteLen,
     stall: Duration,
     intake: &dyn Intake,
 ) -> Result<()> {
-    let (first, count) = flight.rest();
-    if count == 0 {
+    let rest = flight.rest();
+    if rest.is_empty() {
         return Ok(());
     }
-    let offset = first.start(block);
-    let interval = Interval { offset, len: ByteLen::new(count * block.get()) };
+    let (offset, len) = (ObjectOffset::new(rest.start), ByteLen::new(rest.end - rest.start));
     let late = |_| {
         let seconds = stall.as_secs_f64();
         Error::new(Kind::Timeout, format!("the store sent nothing for {seconds} s"))
     };
+    let interval = Interval { offset, len };
     let mut answer = timeout(stall, from.get(interval)).await.map_err(late)??;
     intake.meta(&answer.meta)?;
-    let mut wanted = interval.len.get().min(answer.meta.length.get().saturating_sub(offset.get()));
-    let mut filling = Filling::new(block, wanted);
-    while wanted > 0 {
+    flight.bound(answer.meta.length);
+    let mut left = span::len(&flight.rest());
+    while left > 0 {
         let Some(piece) = timeout(stall, answer.body.next()).await.map_err(late)? else { break };
         let piece = piece?;
-        let used = units::u64_of(piece.len()).min(wanted);
-        wanted -= used;
-        filling.add(&piece[..units::usize_of(used)], |full| intake.block(full));
+        intake.piece(&piece);
+        left = left.saturating_sub(piece.len());
     }
-    if wanted > 0 {
+    if left > 0 {
         // Not a broken connection, which is an error of its own: the store says that this is all.
-        return Err(Error::new(Kind::Payload, format!("an answer came {wanted} bytes short")));
+        return Err(Error::new(Kind::Payload, format!("an answer came {left} bytes short")));
     }
     Ok(())
 }
 
-/// Cuts pieces of any length into blocks.
-struct Filling {
-    block: usize,
-    /// Bytes that are still to come, those in `part` not counted.
-    left: usize,
-    part: BytesMut,
-}
-
-impl Filling {
-    fn new(block: ByteLen, expected: u64) -> Self {
-        let (block, left) = (units::usize_of(block.get()), units::usize_of(expected));
-        Self { block, left, part: BytesMut::with_capacity(block.min(left)) }
-    }
-
-    fn add(&mut self, mut piece: &[u8], mut full: impl FnMut(Bytes)) {
-        while !piece.is_empty() {
-            let room = (self.block - self.part.len()).min(piece.len());
-            let (now, later) = piece.split_at(room);
-            self.part.extend_from_slice(now);
-            piece = later;
-            self.left -= room;
-            if self.part.len() == self.block || self.left == 0 {
-                let next = BytesMut::with_capacity(self.block.min(self.left));
-                full(std::mem::replace(&mut self.part, next).freeze());
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
-    #[test]
-    fn pieces_become_blocks() {
-        for (pieces, blocks) in
-            [(&[10][..], &[4, 4, 2][..]), (&[1; 8], &[4, 4]), (&[3, 3, 3], &[4, 4, 1]), (&[], &[])]
-        {
-            let total = pieces.iter().sum::<usize>();
-            let mut filling = Filling::new(ByteLen::new(4), units::u64_of(total));
-            let mut got = Vec::new();
-            for piece in pieces {
-                filling.add(&vec![7; *piece], |block| got.push(block.len()));
-            }
-            assert_eq!(got, blocks, "{pieces:?}");
-        }
+    fn flight(blocks: Range<u64>, block: ByteLen) -> Arc<Flight> {
+        Arc::new(Flight::new(blocks, block, Arc::default()))
+    }
+
+    fn copy(flight: &Flight, bytes: Range<u64>) -> Bytes {
+        let mut copy = Arc::<Buffers>::default().to_pass(span::len(&bytes));
+        flight.copy(&bytes, &mut copy);
+        copy.freeze()
     }
 
     #[tokio::test]
-    async fn a_flight_that_is_given_up_lands() {
-        let flight = Arc::new(Flight::new(BlockNumber::new(3), 2));
+    async fn bytes_are_given_as_they_arrive_and_whole_blocks_kept_when_it_breaks_off() {
+        let flight = flight(3..6, ByteLen::new(4));
+        assert_eq!(flight.rest(), 12..24);
         let waiting = tokio::spawn({
             let flight = flight.clone();
-            async move { flight.block(BlockNumber::new(4)).await }
+            async move { flight.wait(&(16..18)).await }
         });
-        flight.arrive(Bytes::from_static(b"a"));
-        assert_eq!(flight.block(BlockNumber::new(3)).await.unwrap(), "a");
-        assert_eq!(flight.rest(), (BlockNumber::new(4), 1));
+        tokio::task::yield_now().await;
+        assert!(flight.arrive(b"abcde").is_empty());
+        assert!(flight.has(&(13..17)) && !flight.has(&(13..18)));
+        assert_eq!(copy(&flight, 13..17), "bcde");
+        flight.arrive(b"f");
+        waiting.await.unwrap().unwrap();
+        assert_eq!(copy(&flight, 16..18), "ef");
+        assert_eq!(flight.slice(&(16..18)), None, "it is being filled");
+        assert_eq!(flight.rest(), 18..24);
+        let (kept, missing) = flight.close();
+        let kept = kept.unwrap();
+        assert_eq!((kept.first.get(), &kept.bytes[..], missing), (3, &b"abcd"[..], 2));
         flight.land(Err(Error::new(Kind::Internal, "given up")));
         flight.land(Ok(()));
-        assert_eq!(waiting.await.unwrap().unwrap_err().kind(), Kind::Internal);
-        assert_eq!(flight.block(BlockNumber::new(3)).await.unwrap(), "a");
+        flight.wait(&(12..18)).await.unwrap();
+        assert_eq!(copy(&flight, 12..18), "abcdef", "whoever waited for it has it");
+        assert_eq!(flight.wait(&(12..19)).await.unwrap_err().kind(), Kind::Internal);
+    }
+
+    #[test]
+    fn extents_are_whole_buffers_wherever_a_flight_begins() {
+        let block = ByteLen::kib(16);
+        let flight = flight(100..400, block);
+        let bytes: Vec<u8> = (0..=250).cycle().take(300 << 14).collect();
+        flight.bound(ByteLen::new((390 << 14) + 7));
+        let mut extents = Vec::new();
+        for piece in bytes.chunks(300_000) {
+            extents.extend(flight.arrive(piece));
+        }
+        let blocks: Vec<_> = extents.iter().map(|extent| extent.blocks(block)).collect();
+        assert_eq!(blocks, [100..128, 128..256, 256..384, 384..391]);
+        let all = &bytes[..(290 << 14) + 7];
+        assert!(extents.iter().flat_map(|extent| extent.bytes.iter()).eq(all));
+        assert!(flight.has(&(100 << 14..400 << 14)), "no more comes");
+        assert!(copy(&flight, 100 << 14..400 << 14) == all);
+        let one = flight.slice(&((128 << 14) + 5..256 << 14)).unwrap();
+        assert_eq!(one.as_ptr(), extents[1].bytes[5..].as_ptr(), "not a copy");
+        assert_eq!(flight.slice(&(127 << 14..129 << 14)), None, "in two of them");
+        assert_eq!((flight.close().0.is_none(), flight.close().1), (true, 9));
     }
 
     #[tokio::test]
-    async fn past_the_end_of_the_object_there_is_no_block() {
-        let flight = Arc::new(Flight::new(BlockNumber::new(0), 2));
-        flight.arrive(Bytes::from_static(b"a"));
+    async fn past_the_end_of_the_object_there_is_nothing() {
+        let flight = flight(0..2, ByteLen::new(4));
+        flight.arrive(b"a");
         flight.land(Ok(()));
-        assert_eq!(flight.block(BlockNumber::new(1)).await.unwrap_err().kind(), Kind::Payload);
+        assert_eq!(copy(&flight, 4..8), "");
+        flight.wait(&(0..8)).await.unwrap();
+        assert_eq!(copy(&flight, 0..8), "a");
+        assert_eq!(flight.close().1, 2, "not a whole block");
     }
 }

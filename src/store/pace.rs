@@ -12,6 +12,8 @@ use crate::units::{self, ByteLen};
 const ACTIVE: Duration = Duration::from_secs(5);
 /// The part of the budget that may be ahead of readers; the rest is for what they come back to.
 const AHEAD: u64 = 2;
+/// The part of the budget that one stream keeps of what it has read.
+const BEHIND: u64 = 4;
 
 /// The streams of all objects that read ahead just now.
 #[derive(Debug, Default)]
@@ -33,6 +35,11 @@ impl Readers {
         let active = self.active.lock().unwrap_or_else(PoisonError::into_inner).len();
         ByteLen::new(most.get().min(ahead(memory).get() / units::u64_of(active.max(1))))
     }
+}
+
+/// What one stream keeps behind it, for who goes back or follows; the rest is others'.
+pub fn behind(memory: ByteLen) -> ByteLen {
+    ByteLen::new(memory.get() / BEHIND)
 }
 
 /// What may be on its way ahead of all readers together.

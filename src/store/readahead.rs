@@ -6,11 +6,13 @@
 //!    tail, a walk over rows reads value after value through another handle each time. So a
 //!    [`Stream`] belongs to the object, not to a handle, and an object has several.
 //! 2. Random reads must not fetch more than they need: a stream fetches nothing ahead until a second
-//!    read goes on where the first one ended ([`GAP`], [`RECENT`]), and never more ahead than four times what it
-//!    has read.
+//!    read goes on where the first one ended ([`GAP`], [`RECENT`]), and never more ahead than eight times what
+//!    it has read.
 //! 3. Readers skip a little and go back a little (alignment, a header, a table of contents): a read
 //!    close to where a stream is that has gone on before belongs to it ([`SKIP`], [`BACK`]).
-//! 4. Requests must be few: what is ahead is extended in steps of a quarter of the window, not with
+//! 4. A stream through a large object must not drive out what others come back to, nor take memory
+//!    that it never looks at again: it says what it has left behind ([`Streams::left_behind`]).
+//! 5. Requests must be few: what is ahead is extended in steps of a quarter of the window, not with
 //!    every read.
 
 use std::ops::Range;
@@ -27,14 +29,17 @@ const RECENT: u64 = 16;
 const SKIP: u64 = 64 << 10;
 /// How far back a read may go without being another stream's, in bytes: players re-read a header.
 const BACK: u64 = 1 << 20;
-/// The window in quarters of what the stream has read, by how often a read has gone on with it. The
-/// kernel cuts a large or unaligned read in two, so two are no proof yet; with three, each round trip
-/// makes the window five times as large.
-const GROWTH: [u64; 3] = [0, 1, 16];
+/// The window in multiples of what the stream has read, by how often a read has gone on with it. The
+/// kernel cuts a large or unaligned read in two, so two are no proof yet of more than as much again;
+/// from the fourth, each round trip makes the window nine times as large.
+const GROWTH: [u64; 4] = [0, 1, 4, 8];
 /// The least that is asked for ahead, in bytes: below, requests cost more than bytes.
 const LEAST_STEP: u64 = 256 << 10;
 /// What is ahead is extended when this part of the window has been used.
 const STEPS: u64 = 4;
+
+/// What a stream leaves behind is counted in steps of this, in bytes.
+const BEHIND_STEP: u64 = 4 << 20;
 
 /// What to fetch before it is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +61,8 @@ struct Stream {
     ahead: u64,
     /// Bytes that it has read.
     run: u64,
+    /// What is before is known to be left behind.
+    behind: u64,
     /// How often a read has gone on with it.
     went_on: usize,
     /// When it was last used, by the object's count of reads.
@@ -88,8 +95,8 @@ impl Streams {
         stream.went_on += 1;
         stream.next = span.end;
         stream.ahead = stream.ahead.max(stream.next);
-        let quarters = GROWTH[stream.went_on.min(GROWTH.len() - 1)];
-        let window = (stream.run / 4).saturating_mul(quarters).min(limit);
+        let growth = GROWTH[stream.went_on.min(GROWTH.len() - 1)];
+        let window = stream.run.saturating_mul(growth).min(limit);
         let target = stream.next.saturating_add(window);
         let step = (window / STEPS).max(LEAST_STEP.min(window));
         if window == 0 || target.saturating_sub(stream.ahead) < step {
@@ -98,6 +105,21 @@ impl Streams {
         let wanted = stream.ahead..target;
         stream.ahead = target;
         Some(Ahead { stream: stream.id, span: wanted })
+    }
+
+    /// What a stream that has come to `at` has left behind since it was last asked, if it is more
+    /// than `keep` bytes back and no other stream is on its way through.
+    pub fn left_behind(&mut self, at: u64, keep: u64) -> Option<Range<u64>> {
+        let until = at.saturating_sub(keep);
+        let found = self.streams.iter().position(|stream| stream.next == at)?;
+        let left = self.streams[found].behind..until;
+        let follows =
+            |stream: &Stream| stream.went_on + 1 >= GROWTH.len() && left.contains(&stream.next);
+        if until < left.start.saturating_add(BEHIND_STEP) || self.streams.iter().any(follows) {
+            return None;
+        }
+        self.streams[found].behind = until;
+        Some(left)
     }
 
     /// Says that what was to be fetched ahead from here on was not: the stream may ask again.
@@ -135,7 +157,8 @@ impl Streams {
         let run = span.end - span.start;
         let id = self.reads;
         let (next, ahead) = (span.end, span.end);
-        self.streams.push(Stream { id, next, ahead, run, went_on: 0, used: id });
+        let behind = span.start;
+        self.streams.push(Stream { id, next, ahead, run, behind, went_on: 0, used: id });
     }
 }
 
@@ -160,7 +183,7 @@ mod tests {
     fn the_first_read_fetches_nothing_ahead_and_then_the_window_grows_to_the_limit() {
         let mut streams = Streams::default();
         assert_eq!(note(&mut streams, 0..READ), None);
-        assert_eq!(note(&mut streams, READ..2 * READ), Some(2 * READ..2 * READ + READ / 2));
+        assert_eq!(note(&mut streams, READ..2 * READ), Some(2 * READ..4 * READ));
         let ahead = sequential(&mut streams, 2 * READ, 8192);
         assert!(ahead.windows(2).all(|pair| pair[0].end == pair[1].start), "no gap, no overlap");
         assert!(ahead.len() < 60, "{} steps for 1 GiB", ahead.len());
@@ -219,6 +242,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_long_read_is_left_behind_once_unless_somebody_follows() {
+        let mut streams = Streams::default();
+        let keep = 16 * READ;
+        sequential(&mut streams, 5 * READ, 16);
+        assert_eq!(streams.left_behind(21 * READ, keep), None);
+        sequential(&mut streams, 21 * READ, 40);
+        assert_eq!(streams.left_behind(61 * READ, keep), Some(5 * READ..45 * READ));
+        assert_eq!(streams.left_behind(61 * READ, keep), None);
+        assert_eq!(streams.left_behind(60 * READ, 0), None, "there is no stream");
+        sequential(&mut streams, 61 * READ, 40);
+        // Another reader begins where the first one was long ago.
+        sequential(&mut streams, 46 * READ, 4);
+        assert_eq!(streams.left_behind(101 * READ, keep), None);
+    }
+
+    #[test]
     fn without_a_window_nothing_is_fetched_ahead() {
         let mut streams = Streams::default();
         assert!((0..64).all(|n| streams.note(n * READ..(n + 1) * READ, 0).is_none()));
@@ -249,7 +288,7 @@ mod tests {
                     ahead += wanted.end - wanted.start;
                 }
             }
-            prop_assert!(ahead <= 8 * read);
+            prop_assert!(ahead <= 9 * read);
         }
     }
 }

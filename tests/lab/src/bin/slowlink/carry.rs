@@ -2,16 +2,21 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::pipe::SpliceFlags;
 
 use super::pace::{self, Pace};
 use super::state::{Fault, Shared};
 
 /// Pieces of requests that wait for their time.
 const WAITING: usize = 4096;
+/// What goes down at once, in bytes.
+const PIECE: usize = 256 << 10;
 /// How often a hanging link is looked at.
 const LOOK: Duration = Duration::from_millis(10);
 /// What a broken off answer has, in bytes.
@@ -80,10 +85,47 @@ fn go_up(mut client: TcpStream, mut server: TcpStream, shared: &Arc<Shared>) {
     let _ = writer.join();
 }
 
-fn come_down(mut server: &TcpStream, mut client: &TcpStream, shared: &Shared) {
-    let mut pace = (shared.link.rate > 0.0).then(|| Pace::new(shared.link.rate));
-    let paced = pace.is_some() || shared.total.is_some();
-    let mut buffer = vec![0; if paced { 64 << 10 } else { 1 << 20 }];
+fn come_down(server: &TcpStream, client: &TcpStream, shared: &Shared) {
+    let mut paces = Paces::new(shared);
+    if shared.link.fault.is_some() || flow_down(server, client, shared, &mut paces).is_err() {
+        copy_down(server, client, shared, &mut paces);
+    }
+}
+
+/// Passes answers on within the kernel, so that the link takes little of the machine that it is
+/// measured on. Fails where the kernel has no pipe left.
+fn flow_down(
+    server: &TcpStream,
+    client: &TcpStream,
+    shared: &Shared,
+    paces: &mut Paces<'_>,
+) -> rustix::io::Result<()> {
+    let (out, into) = rustix::pipe::pipe()?;
+    // Without leave for a larger one, the usual size does.
+    let _ = rustix::pipe::fcntl_setpipe_size(&into, 4 * PIECE);
+    let splice = |from: BorrowedFd<'_>, to: BorrowedFd<'_>, len| {
+        rustix::pipe::splice(from, None, to, None, len, SpliceFlags::MOVE)
+    };
+    while let Ok(read @ 1..) = splice(server.as_fd(), into.as_fd(), PIECE) {
+        paces.wait(read);
+        let mut left = read;
+        while left > 0 {
+            let Ok(sent @ 1..) = splice(out.as_fd(), client.as_fd(), left) else { return Ok(()) };
+            left -= sent;
+        }
+        shared.figures.down.fetch_add(read as u64, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Passes answers on in pieces that can be held back, thinned and cut.
+fn copy_down(
+    mut server: &TcpStream,
+    mut client: &TcpStream,
+    shared: &Shared,
+    paces: &mut Paces<'_>,
+) {
+    let mut buffer = vec![0; PIECE];
     while let Ok(read @ 1..) = server.read(&mut buffer) {
         while shared.fault() == Fault::Hang {
             thread::sleep(LOOK);
@@ -98,17 +140,35 @@ fn come_down(mut server: &TcpStream, mut client: &TcpStream, shared: &Shared) {
             }
             _ => {}
         }
-        if let Some(pace) = &mut pace {
-            pace::until(pace.reserve(piece.len()));
-        }
-        if let Some(total) = &shared.total {
-            let time = total.lock().unwrap().reserve(piece.len());
-            pace::until(time);
-        }
+        paces.wait(piece.len());
         if client.write_all(piece).is_err() {
             return;
         }
         shared.figures.down.fetch_add(piece.len() as u64, Ordering::Relaxed);
+    }
+}
+
+/// The rates that a connection keeps: its own, and that of all together.
+struct Paces<'a> {
+    own: Option<Pace>,
+    shared: &'a Shared,
+}
+
+impl<'a> Paces<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        let own = (shared.link.rate > 0.0).then(|| Pace::new(shared.link.rate));
+        Self { own, shared }
+    }
+
+    /// Waits until so many bytes may go.
+    fn wait(&mut self, bytes: usize) {
+        if let Some(pace) = &mut self.own {
+            pace::until(pace.reserve(bytes));
+        }
+        if let Some(total) = &self.shared.total {
+            let time = total.lock().unwrap().reserve(bytes);
+            pace::until(time);
+        }
     }
 }
 

@@ -1,0 +1,179 @@
+//! Large buffers, used again and again.
+//!
+//! 1. What streams through a mount is put into new memory all the time. Memory that the kernel has
+//!    just given costs a fault and a zeroing for each page; a buffer that goes round costs nothing.
+//! 2. The kernel backs a map of one huge page by one huge page, where it has one and may
+//!    (`transparent_hugepage` is `madvise` or `always`): one fault instead of 512.
+//! 3. What is kept for long must not hold more memory than it weighs: only what fills a buffer is
+//!    kept in one ([`Buffers::to_keep`]), everything else in memory of its own.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::{Bytes, BytesMut};
+use memmap2::{Advice, MmapMut};
+
+/// The size of a buffer, in bytes: one huge page of x86-64 and of ARM with small pages of 4 KiB.
+pub const SIZE: usize = 2 << 20;
+/// Buffers that wait to be used again. A cache that is full gives back as many as it takes, in turns
+/// of what is fetched ahead at once; 32 MiB are beyond the memory budget at most.
+const FREE: usize = 16;
+/// What passes through in less than this, in bytes, is not worth a buffer.
+const LEAST: usize = 128 << 10;
+
+/// The buffers that nobody uses just now.
+#[derive(Debug, Default)]
+pub struct Buffers {
+    free: Mutex<Vec<MmapMut>>,
+}
+
+impl Buffers {
+    /// Room for bytes that will be kept.
+    pub fn to_keep(self: &Arc<Self>, room: usize) -> Filling {
+        self.filling(room, room == SIZE)
+    }
+
+    /// Room for bytes that are given away and dropped.
+    pub fn to_pass(self: &Arc<Self>, room: usize) -> Filling {
+        self.filling(room, (LEAST..=SIZE).contains(&room))
+    }
+
+    fn filling(self: &Arc<Self>, room: usize, in_buffer: bool) -> Filling {
+        let map = if in_buffer { self.take() } else { None };
+        let into = match map {
+            Some(map) => Into::Buffer(Buffer { map: Some(map), len: 0, home: self.clone() }),
+            None => Into::Own(BytesMut::with_capacity(room)),
+        };
+        Filling { room, into }
+    }
+
+    /// A free buffer or a new one; none where the kernel has no more maps.
+    fn take(&self) -> Option<MmapMut> {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        free.or_else(|| {
+            let map = MmapMut::map_anon(SIZE).ok()?;
+            // A kernel without huge pages says no, and small ones do as well.
+            let _ = map.advise(Advice::HugePage);
+            Some(map)
+        })
+    }
+}
+
+/// A buffer in use, which goes back when it is dropped.
+struct Buffer {
+    /// There until it is dropped.
+    map: Option<MmapMut>,
+    len: usize,
+    home: Arc<Buffers>,
+}
+
+impl Buffer {
+    fn push(&mut self, bytes: &[u8]) {
+        let end = self.len + bytes.len();
+        if let Some(map) = &mut self.map {
+            map[self.len..end].copy_from_slice(bytes);
+            self.len = end;
+        }
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self.map.as_ref().map_or(&[], |map| &map[..self.len])
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let mut free = self.home.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.len() < FREE {
+            free.extend(self.map.take());
+        }
+    }
+}
+
+enum Into {
+    Buffer(Buffer),
+    Own(BytesMut),
+}
+
+/// Memory that is being filled from front to back.
+pub struct Filling {
+    room: usize,
+    into: Into,
+}
+
+impl Filling {
+    /// Adds bytes, for which there must be room.
+    pub fn push(&mut self, bytes: &[u8]) {
+        match &mut self.into {
+            Into::Buffer(buffer) => buffer.push(bytes),
+            Into::Own(own) => own.extend_from_slice(bytes),
+        }
+    }
+
+    /// What was added.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.into {
+            Into::Buffer(buffer) => buffer.as_ref(),
+            Into::Own(own) => own,
+        }
+    }
+
+    /// For how many bytes there is still room.
+    pub fn room(&self) -> usize {
+        self.room - self.bytes().len()
+    }
+
+    /// All of it, as it is now.
+    pub fn freeze(self) -> Bytes {
+        match self.into {
+            Into::Buffer(buffer) => Bytes::from_owner(buffer),
+            Into::Own(own) => own.freeze(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn free(buffers: &Buffers) -> usize {
+        buffers.free.lock().unwrap().len()
+    }
+
+    #[test]
+    fn a_buffer_goes_round_and_starts_empty() {
+        let buffers = Arc::new(Buffers::default());
+        let mut filling = buffers.to_keep(SIZE);
+        filling.push(b"old");
+        assert_eq!((filling.bytes(), filling.room()), (&b"old"[..], SIZE - 3));
+        let (bytes, place) = { (filling.bytes().to_vec(), filling.bytes().as_ptr()) };
+        let whole = filling.freeze();
+        assert_eq!(whole, bytes);
+        let part = whole.slice(1..2);
+        drop(whole);
+        assert_eq!((free(&buffers), &part[..]), (0, &b"l"[..]), "a part holds it");
+        drop(part);
+        assert_eq!(free(&buffers), 1);
+        let again = buffers.to_pass(LEAST);
+        assert_eq!((again.bytes(), again.bytes().as_ptr()), (&b""[..], place));
+        assert_eq!(again.room(), LEAST);
+    }
+
+    #[test]
+    fn what_is_kept_holds_no_more_than_it_needs() {
+        let buffers = Arc::new(Buffers::default());
+        drop(buffers.to_keep(SIZE - 1));
+        drop(buffers.to_pass(LEAST - 1));
+        drop(buffers.to_pass(SIZE + 1));
+        assert_eq!(free(&buffers), 0);
+    }
+
+    #[test]
+    fn few_are_kept() {
+        let buffers = Arc::new(Buffers::default());
+        let many: Vec<_> = (0..2 * FREE).map(|_| buffers.to_pass(SIZE)).collect();
+        drop(many);
+        assert_eq!(free(&buffers), FREE);
+    }
+}
