@@ -7,9 +7,10 @@
 //! 3. What is kept for long must not hold more memory than it weighs: only what fills a buffer is
 //!    kept in one ([`Buffers::to_keep`]), everything else in memory of its own.
 
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use memmap2::{Advice, MmapMut};
 
 /// The size of a buffer, in bytes: one huge page of x86-64 and of ARM with small pages of 4 KiB.
@@ -41,7 +42,7 @@ impl Buffers {
         let map = if in_buffer { self.take() } else { None };
         let into = match map {
             Some(map) => Into::Buffer(Buffer { map: Some(map), len: 0, home: self.clone() }),
-            None => Into::Own(BytesMut::with_capacity(room)),
+            None => Into::Own(Vec::with_capacity(room)),
         };
         Filling { room, into }
     }
@@ -93,7 +94,7 @@ impl Drop for Buffer {
 
 enum Into {
     Buffer(Buffer),
-    Own(BytesMut),
+    Own(Vec<u8>),
 }
 
 /// Memory that is being filled from front to back.
@@ -108,6 +109,28 @@ impl Filling {
         match &mut self.into {
             Into::Buffer(buffer) => buffer.push(bytes),
             Into::Own(own) => own.extend_from_slice(bytes),
+        }
+    }
+
+    /// Adds what a file has at an offset, as far as there is room; gives how much that was.
+    ///
+    /// # Errors
+    /// Those of `pread`.
+    pub fn pread(&mut self, file: &OwnedFd, offset: u64) -> rustix::io::Result<usize> {
+        match &mut self.into {
+            Into::Buffer(buffer) => {
+                let Some(map) = &mut buffer.map else { return Ok(0) };
+                let read = rustix::io::pread(file, &mut map[buffer.len..self.room], offset)?;
+                buffer.len += read;
+                Ok(read)
+            }
+            Into::Own(own) => {
+                let before = own.len();
+                rustix::io::pread(file, rustix::buffer::spare_capacity(own), offset)?;
+                // The allocator may have given more room than was asked for.
+                own.truncate(self.room);
+                Ok(own.len() - before)
+            }
         }
     }
 
@@ -128,7 +151,7 @@ impl Filling {
     pub fn freeze(self) -> Bytes {
         match self.into {
             Into::Buffer(buffer) => Bytes::from_owner(buffer),
-            Into::Own(own) => own.freeze(),
+            Into::Own(own) => own.into(),
         }
     }
 }

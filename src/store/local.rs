@@ -12,6 +12,7 @@ use futures::future::{self, BoxFuture};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::buffers::Buffers;
 use super::{Interval, RangeRead};
 use crate::error::{Error, IoContext as _, Kind, Result};
 use crate::units::{self, ByteLen};
@@ -21,21 +22,22 @@ use crate::units::{self, ByteLen};
 pub struct Local {
     fd: Arc<OwnedFd>,
     path: PathBuf,
+    buffers: Arc<Buffers>,
 }
 
 impl Local {
-    /// Opens a regular file for reading.
+    /// Opens a regular file for reading, into buffers that go round.
     ///
     /// # Errors
     /// [`Kind::Payload`] where there is none or it is something else, [`Kind::Denied`] where it may
     /// not be read.
-    pub fn open(path: &Path) -> Result<Self> {
+    pub fn open(path: &Path, buffers: Arc<Buffers>) -> Result<Self> {
         // NONBLOCK, so that a fifo in the place of an object cannot hang the mount.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = rustix::fs::open(path, flags, Mode::empty())
             .map_err(std::io::Error::from)
             .context(Kind::Payload, || format!("open {}", path.display()))?;
-        let local = Self { fd: Arc::new(fd), path: path.to_owned() };
+        let local = Self { fd: Arc::new(fd), path: path.to_owned(), buffers };
         let file_type = FileType::from_raw_mode(local.stat()?.st_mode);
         if file_type != FileType::RegularFile {
             let text = format!("{} is a {file_type:?}, not an object", path.display());
@@ -59,11 +61,10 @@ impl Local {
     }
 
     fn pread(&self, interval: Interval) -> Result<Bytes> {
-        let len = units::usize_of(interval.len.get());
-        let mut buffer = Vec::with_capacity(len);
-        while buffer.len() < len {
-            let at = interval.offset.get() + units::u64_of(buffer.len());
-            match rustix::io::pread(&self.fd, rustix::buffer::spare_capacity(&mut buffer), at) {
+        let mut bytes = self.buffers.to_pass(units::usize_of(interval.len.get()));
+        while bytes.room() > 0 {
+            let at = interval.offset.get() + units::u64_of(bytes.bytes().len());
+            match bytes.pread(&self.fd, at) {
                 Ok(0) => return Err(self.truncated(interval)),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => {
@@ -72,9 +73,7 @@ impl Local {
                 }
             }
         }
-        // The allocator may have given more room than was asked for.
-        buffer.truncate(len);
-        Ok(buffer.into())
+        Ok(bytes.freeze())
     }
 
     fn truncated(&self, interval: Interval) -> Error {
@@ -108,6 +107,10 @@ mod tests {
     use super::*;
     use crate::units::ObjectOffset;
 
+    fn open(path: &Path) -> Result<Local> {
+        Local::open(path, Arc::default())
+    }
+
     fn interval(offset: u64, len: u64) -> Interval {
         Interval { offset: ObjectOffset::new(offset), len: ByteLen::new(len) }
     }
@@ -117,7 +120,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("o");
         std::fs::write(&path, b"0123456789").unwrap();
-        let local = Local::open(&path).unwrap();
+        let local = open(&path).unwrap();
         assert_eq!(local.pread(interval(3, 4)).unwrap(), "3456");
         assert_eq!(local.pread(interval(100, 0)).unwrap(), "");
         let error = local.pread(interval(8, 3)).unwrap_err();
@@ -130,7 +133,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("o");
         std::fs::write(&path, b"kept").unwrap();
-        let local = Local::open(&path).unwrap();
+        let local = open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(local.pread(interval(0, 4)).unwrap(), "kept");
     }
@@ -141,7 +144,7 @@ mod tests {
         let fifo = dir.path().join("fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
         for path in [dir.path(), fifo.as_path(), &dir.path().join("absent")] {
-            assert_eq!(Local::open(path).unwrap_err().kind(), Kind::Payload, "{}", path.display());
+            assert_eq!(open(path).unwrap_err().kind(), Kind::Payload, "{}", path.display());
         }
     }
 }
