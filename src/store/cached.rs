@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::blocks::{Blocks, Extent, Found, ObjectId};
@@ -42,13 +43,14 @@ use super::span;
 use super::{Interval, Owner, RangeRead};
 use crate::error::{Error, Kind, Result};
 use crate::units::{self, BlockNumber, ByteLen};
-use trip::Trip;
+use trip::{Leave, Trip};
 
 /// The largest request, in bytes. Requests that are under way share what the machine can take, so
 /// with larger ones the reader waits longer for the end of the first while the last are fetched.
 const LARGEST_PART: u64 = 4 << 20;
-/// The smallest request ahead of a reader, in bytes.
-const LEAST_PART: u64 = 256 << 10;
+/// The smallest request ahead of a reader, in bytes: its bytes take less time than the round trip, so
+/// that smaller ones would only be more, each with a connection of its own.
+const LEAST_PART: u64 = 1 << 20;
 /// What is asked for ahead is cut into so many parts, which come over as many connections.
 const PARTS: u64 = 8;
 
@@ -77,6 +79,8 @@ pub struct Shared {
     pub patience: Patience,
     /// Who reads ahead just now.
     pub readers: Readers,
+    /// Leave to ask for something ahead of a reader.
+    pub requests_ahead: Arc<Semaphore>,
     /// What is counted.
     pub figures: Arc<Figures>,
 }
@@ -86,7 +90,8 @@ impl Shared {
     pub fn new(sizes: Sizes, patience: Patience, disk: Option<Disk>) -> Self {
         let blocks = Blocks::new(sizes.memory, sizes.block);
         let (buffers, readers, figures) = Default::default();
-        Self { blocks, buffers, disk, sizes, patience, readers, figures }
+        let requests_ahead = Arc::new(Semaphore::new(pace::REQUESTS_AHEAD));
+        Self { blocks, buffers, disk, sizes, patience, readers, requests_ahead, figures }
     }
 }
 
@@ -252,7 +257,7 @@ impl Object {
                 Stand::Flying(flight) => flight,
                 Stand::Missing => {
                     self.shared.blocks.reserve(self.weight(&run));
-                    let trip = self.start(&mut state, run.clone());
+                    let trip = self.start(&mut state, run.clone(), None);
                     let flight = trip.flight();
                     trips.push(trip);
                     flight
@@ -327,20 +332,22 @@ impl Object {
         let stands = self.stands(state, &span::blocks_of(&(ahead.span.start..end), block));
         let missing = stands.into_iter().filter(|(_, stand)| matches!(stand, Stand::Missing));
         for run in missing.flat_map(|(run, _)| parts_of(run, part, block)) {
-            if !self.shared.blocks.try_reserve(self.weight(&run), pace::ahead(memory)) {
+            let leave = self.shared.requests_ahead.clone().try_acquire_owned().ok();
+            let room = || self.shared.blocks.try_reserve(self.weight(&run), pace::ahead(memory));
+            let Some(leave) = leave.filter(|_| room()) else {
                 state.streams.not_fetched(run.start * block.get());
                 break;
-            }
-            trips.push(self.start(state, run));
+            };
+            trips.push(self.start(state, run, Some(leave)));
         }
         trips
     }
 
-    fn start(self: &Arc<Self>, state: &mut State, run: Range<u64>) -> Trip {
+    fn start(self: &Arc<Self>, state: &mut State, run: Range<u64>, leave: Option<Leave>) -> Trip {
         let Shared { sizes, buffers, .. } = &*self.shared;
         let flight = Arc::new(Flight::new(run, sizes.block, buffers.clone()));
         state.flights.push(flight.clone());
-        Trip::new(self.clone(), flight)
+        Trip::new(self.clone(), flight, leave)
     }
 
     fn weight(&self, run: &Range<u64>) -> ByteLen {

@@ -13,7 +13,11 @@ const ACTIVE: Duration = Duration::from_secs(5);
 /// The part of the budget that may be ahead of readers; the rest is for what they come back to.
 const AHEAD: u64 = 2;
 /// The part of the budget that one stream keeps of what it has read.
-const BEHIND: u64 = 4;
+const BEHIND: u64 = 8;
+
+/// Requests ahead of readers that are under way at once. Each holds a connection with buffers of its
+/// client that no budget knows of, up to 0.4 MB (hyper 1.12, `src/proto/h1/io.rs`).
+pub const REQUESTS_AHEAD: usize = 64;
 
 /// The streams of all objects that read ahead just now.
 #[derive(Debug, Default)]

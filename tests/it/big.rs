@@ -10,13 +10,6 @@ fn is_slow_tier() -> bool {
     std::env::var_os("LANCEFS_TEST_SLOW").is_some()
 }
 
-/// The most memory that the daemon has had at once, in KiB.
-fn peak(mount: &Mount) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", mount.pid())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 fn table_of(rows: &str, folder: &std::path::Path) -> std::path::PathBuf {
     Tables::make(folder, &["--only", "million", "--rows", rows]).path("million")
 }
@@ -32,7 +25,7 @@ fn a_walk_over_a_million_rows_keeps_memory_flat() {
         rows.map(|row| std::fs::read_dir(mount.at(format!("1/{row}"))).unwrap().count()).sum()
     };
     assert_eq!(files(0..100_000), 200_000);
-    let early = peak(&mount);
+    let early = mount.peak();
     let started = Instant::now();
     let find = std::process::Command::new("find")
         .arg(mount.at("1"))
@@ -43,7 +36,7 @@ fn a_walk_over_a_million_rows_keeps_memory_flat() {
     assert!(find.status.success());
     let found = find.stdout.split(|byte| *byte == b'\n').count() - 1;
     assert_eq!(found, 2 * 1_000_000 + 1, "a value and a row.json for each row, and .version.json");
-    let late = peak(&mount);
+    let late = mount.peak();
     println!(
         "find over 1,000,000 rows: {seconds:.1} s, peak {late} KiB, after a tenth {early} KiB"
     );
@@ -61,16 +54,16 @@ fn looking_at_one_of_ten_million_rows_costs_one_page() {
     let started = Instant::now();
     let mount = Mount::new(&table);
     let mounted = started.elapsed();
-    let before = peak(&mount);
+    let before = mount.peak();
     let started = Instant::now();
     let meta = std::fs::metadata(mount.at("1/7654321/blob.bin")).unwrap();
     let seen = started.elapsed();
     println!(
         "10,000,000 rows: mounted in {mounted:?}, one file seen {seen:?} later, peak {} KiB",
-        peak(&mount)
+        mount.peak()
     );
     assert!(meta.size() > 0 && meta.ino() != 0);
     let first: Vec<_> = std::fs::read_dir(mount.at("1")).unwrap().take(1000).collect();
     assert_eq!(first.len(), 1000);
-    assert!(peak(&mount) < before + (64 << 10), "{before} KiB, then {} KiB", peak(&mount));
+    assert!(mount.peak() < before + (64 << 10), "{before} KiB, then {} KiB", mount.peak());
 }

@@ -194,6 +194,13 @@ impl Mount {
         self.status()["pid"].as_i64().unwrap().try_into().unwrap()
     }
 
+    /// The most memory that the daemon has had at once, in KiB.
+    pub fn peak(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
     /// A path in the mount.
     pub fn at(&self, path: impl AsRef<Path>) -> PathBuf {
         self.path.join(path)

@@ -117,6 +117,33 @@ fn random_reads_fetch_little_more_than_they_give() {
 }
 
 #[test]
+fn many_streams_stay_within_the_memory_budget() {
+    let s3 = S3::new(&[]);
+    write(&s3, "t", 1, 192 << 20);
+    let mount = s3.mount("t", &["--refresh", "1h", "--memory", "64MiB"]);
+    let file = File::open(mount.at("1/0/blob.bin")).unwrap();
+    let before = mount.peak();
+    std::thread::scope(|scope| {
+        for stream in 0..64 {
+            let file = &file;
+            scope.spawn(move || {
+                let mut buffer = vec![0; 128 << 10];
+                for n in 0..24 {
+                    file.read_exact_at(&mut buffer, stream * (3 << 20) + (n << 17)).unwrap();
+                }
+            });
+        }
+    });
+    let grown = (mount.peak() - before) >> 10;
+    println!("64 streams: {grown} MiB more, {before} KiB before");
+    // What the program itself takes was there before; connections and replies take the rest.
+    assert!((32..64 + 100).contains(&grown), "{grown} MiB more");
+    let fetched = mount.status()["store"]["bytes_fetched"].as_u64().unwrap();
+    // With a MiB for each of them, some is dropped before it is read.
+    assert!(fetched <= (192 << 20) * 130 / 100, "{fetched} bytes");
+}
+
+#[test]
 fn a_file_never_seen_costs_three_round_trips_and_one_when_its_page_is_known() {
     let s3 = S3::new(&[]);
     write(&s3, "t", 3000, 30_000);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::StreamExt as _;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::Object;
 use crate::error::{Error, Kind, Result};
@@ -16,6 +17,9 @@ use crate::units::{self, BlockNumber};
 /// Blocks that are read from the disk cache at once.
 const DISK_READS: usize = 16;
 
+/// Leave to ask for something ahead of a reader.
+pub type Leave = OwnedSemaphorePermit;
+
 /// A flight under way. However it ends, the object forgets it, what was reserved and did not come
 /// is given back, and everybody who waits hears of it, in this order.
 pub struct Trip {
@@ -24,12 +28,14 @@ pub struct Trip {
     /// What is before this offset came from the disk cache.
     on_disk: u64,
     result: Option<Result<()>>,
+    /// For what nobody waits for yet.
+    _leave: Option<Leave>,
 }
 
 impl Trip {
-    /// A flight that the object knows of and that is about to start.
-    pub fn new(object: Arc<Object>, flight: Arc<Flight>) -> Self {
-        Self { object, flight, on_disk: 0, result: None }
+    /// A flight that the object knows of and that is about to start; holds its leave until it lands.
+    pub fn new(object: Arc<Object>, flight: Arc<Flight>, leave: Option<Leave>) -> Self {
+        Self { object, flight, on_disk: 0, result: None, _leave: leave }
     }
 
     /// What readers wait for.
