@@ -61,7 +61,7 @@ impl Extent {
 pub enum Found {
     /// The extent that it is in.
     Here(Extent),
-    /// Nothing up to this block.
+    /// Nothing before this block.
     Missing(u64),
 }
 
@@ -130,8 +130,7 @@ impl Blocks {
         let mut state = self.lock();
         let reserved = (blocks.end - blocks.start).saturating_mul(self.block.get());
         state.reserved = state.reserved.saturating_sub(reserved);
-        // What is on its way is not fetched again, so this is rare: what was dropped, asked for anew
-        // and came twice.
+        // Callers do not ask twice for what is here or on its way; if one did, both would be weighed.
         let before = self.holding(&mut state, object, extent.first).map(|old| (object, old.first));
         let within = (object, extent.first)..(object, BlockNumber::new(blocks.end));
         let within: Vec<Key> = state.starts.range(within).copied().collect();

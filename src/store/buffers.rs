@@ -3,7 +3,8 @@
 //! 1. What streams through a mount is put into new memory all the time. Memory that the kernel has
 //!    just given costs a fault and a zeroing for each page; a buffer that goes round costs nothing.
 //! 2. The kernel backs a map of one huge page by one huge page, where it has one and may
-//!    (`transparent_hugepage` is `madvise` or `always`): one fault instead of 512.
+//!    (`transparent_hugepage` is `madvise` or `always`, and Linux aligns such a map, as 6.7 does): one
+//!    fault instead of 512.
 //! 3. What is kept for long must not hold more memory than it weighs: only what fills a buffer is
 //!    kept in one ([`Buffers::to_keep`]), everything else in memory of its own. If that is large, it
 //!    is a map of its own: an allocator whose callers come and go on many threads keeps what they
@@ -16,7 +17,7 @@ use bytes::Bytes;
 use memmap2::{Advice, MmapMut};
 
 /// The size of a buffer, in bytes: one huge page of x86-64 and of ARM with small pages of 4 KiB.
-pub const SIZE: usize = 2 << 20;
+const SIZE: usize = 2 << 20;
 /// Buffers that wait to be used again. A cache that is full gives back as many as it takes, in turns
 /// of what is fetched ahead at once; 32 MiB are beyond the memory budget at most.
 const FREE: usize = 16;
@@ -24,25 +25,44 @@ const FREE: usize = 16;
 const LEAST: usize = 128 << 10;
 
 /// The buffers that nobody uses just now.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Buffers {
+    size: usize,
     free: Mutex<Vec<MmapMut>>,
 }
 
+impl Default for Buffers {
+    fn default() -> Self {
+        Self::of(SIZE)
+    }
+}
+
 impl Buffers {
+    /// Buffers of a size in bytes, which is not 0.
+    pub fn of(size: usize) -> Self {
+        Self { size, free: Mutex::default() }
+    }
+
+    /// The size of a buffer, in bytes.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
     /// Room for bytes that will be kept.
     pub fn to_keep(self: &Arc<Self>, room: usize) -> Filling {
-        let buffer = match room {
-            SIZE => self.take(),
-            LEAST..SIZE => MmapMut::map_anon(room).ok().map(Buffer::alone),
-            _ => None,
+        let buffer = if room == self.size {
+            self.take()
+        } else if room >= LEAST {
+            MmapMut::map_anon(room).ok().map(Buffer::alone)
+        } else {
+            None
         };
         Filling::new(room, buffer)
     }
 
     /// Room for bytes that are given away and dropped.
     pub fn to_pass(self: &Arc<Self>, room: usize) -> Filling {
-        let is_worth_it = (LEAST..=SIZE).contains(&room);
+        let is_worth_it = (LEAST..=self.size).contains(&room);
         Filling::new(room, if is_worth_it { self.take() } else { None })
     }
 
@@ -50,7 +70,7 @@ impl Buffers {
     fn take(self: &Arc<Self>) -> Option<Buffer> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let map = free.or_else(|| {
-            let map = MmapMut::map_anon(SIZE).ok()?;
+            let map = MmapMut::map_anon(self.size).ok()?;
             // A kernel without huge pages says no, and small ones do as well.
             let _ = map.advise(Advice::HugePage);
             Some(map)
@@ -97,28 +117,28 @@ impl Drop for Buffer {
     }
 }
 
-enum Into {
-    Buffer(Buffer),
+enum Memory {
+    Mapped(Buffer),
     Own(Vec<u8>),
 }
 
 /// Memory that is being filled from front to back.
 pub struct Filling {
     room: usize,
-    into: Into,
+    memory: Memory,
 }
 
 impl Filling {
     fn new(room: usize, buffer: Option<Buffer>) -> Self {
-        let into = buffer.map_or_else(|| Into::Own(Vec::with_capacity(room)), Into::Buffer);
-        Self { room, into }
+        let memory = buffer.map_or_else(|| Memory::Own(Vec::with_capacity(room)), Memory::Mapped);
+        Self { room, memory }
     }
 
     /// Adds bytes, for which there must be room.
     pub fn push(&mut self, bytes: &[u8]) {
-        match &mut self.into {
-            Into::Buffer(buffer) => buffer.push(bytes),
-            Into::Own(own) => own.extend_from_slice(bytes),
+        match &mut self.memory {
+            Memory::Mapped(buffer) => buffer.push(bytes),
+            Memory::Own(own) => own.extend_from_slice(bytes),
         }
     }
 
@@ -127,14 +147,14 @@ impl Filling {
     /// # Errors
     /// Those of `pread`.
     pub fn pread(&mut self, file: &OwnedFd, offset: u64) -> rustix::io::Result<usize> {
-        match &mut self.into {
-            Into::Buffer(buffer) => {
+        match &mut self.memory {
+            Memory::Mapped(buffer) => {
                 let Some(map) = &mut buffer.map else { return Ok(0) };
                 let read = rustix::io::pread(file, &mut map[buffer.len..self.room], offset)?;
                 buffer.len += read;
                 Ok(read)
             }
-            Into::Own(own) => {
+            Memory::Own(own) => {
                 let before = own.len();
                 rustix::io::pread(file, rustix::buffer::spare_capacity(own), offset)?;
                 // The allocator may have given more room than was asked for.
@@ -146,9 +166,9 @@ impl Filling {
 
     /// What was added.
     pub fn bytes(&self) -> &[u8] {
-        match &self.into {
-            Into::Buffer(buffer) => buffer.as_ref(),
-            Into::Own(own) => own,
+        match &self.memory {
+            Memory::Mapped(buffer) => buffer.as_ref(),
+            Memory::Own(own) => own,
         }
     }
 
@@ -159,9 +179,9 @@ impl Filling {
 
     /// All of it, as it is now.
     pub fn freeze(self) -> Bytes {
-        match self.into {
-            Into::Buffer(buffer) => Bytes::from_owner(buffer),
-            Into::Own(own) => own.into(),
+        match self.memory {
+            Memory::Mapped(buffer) => Bytes::from_owner(buffer),
+            Memory::Own(own) => own.into(),
         }
     }
 }

@@ -14,7 +14,8 @@
 //! 2. What came leaves its flight and enters the cache without a moment in which it is in neither: it
 //!    is kept before the flight is forgotten ([`Trip`]).
 //! 3. Many streams share one budget: the window of each shrinks with how many there are
-//!    ([`Readers`]), and read-ahead stops before it takes the room of what is being read.
+//!    ([`Readers`]), read-ahead stops before it takes the room of what is being read, and so many
+//!    requests are ahead of all. What a long stream leaves behind goes first.
 //! 4. The object under a name can be replaced (External objects are others' property): every
 //!    answer's tag and length is compared with the first one's, and other bytes are never given
 //!    ([`Kind::Stale`]); who opens the name again gets the new object ([`Cached::is_replaced`]).
@@ -32,7 +33,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::blocks::{Blocks, Extent, Found, ObjectId};
-use super::buffers::{self, Buffers, Filling};
+use super::buffers::{Buffers, Filling};
 use super::disk::{Disk, Known};
 use super::fetch::{Fetch, Meta};
 use super::flight::{Flight, Patience};
@@ -47,12 +48,15 @@ use trip::{Leave, Trip};
 
 /// The largest request, in bytes. Requests that are under way share what the machine can take, so
 /// with larger ones the reader waits longer for the end of the first while the last are fetched.
-const LARGEST_PART: u64 = 4 << 20;
+const LARGEST_REQUEST: u64 = 4 << 20;
 /// The smallest request ahead of a reader, in bytes: its bytes take less time than the round trip, so
 /// that smaller ones would only be more, each with a connection of its own.
-const LEAST_PART: u64 = 1 << 20;
+const LEAST_REQUEST: u64 = 1 << 20;
 /// What is asked for ahead is cut into so many parts, which come over as many connections.
-const PARTS: u64 = 8;
+const REQUESTS: u64 = 8;
+
+/// What a stream leaves behind is dropped in so many buffers at once: it takes the cache's lock.
+const BEHIND: u64 = 2;
 
 /// Sizes of the cache and of what is fetched.
 #[derive(Clone, Copy, Debug)]
@@ -207,7 +211,7 @@ impl Object {
     async fn try_read(self: &Arc<Self>, interval: Interval, end: u64) -> Result<Bytes> {
         let bytes = interval.offset.get()..end;
         let parts = self.plan(&bytes);
-        // Nothing is copied before all is there: who waits holds no memory.
+        // Nothing is copied before all is there: who waits holds the extents that it found at most.
         for part in &parts {
             part.wait().await?;
         }
@@ -248,14 +252,18 @@ impl Object {
         let (mut hits, mut misses) = (0, 0);
         let mut parts = Vec::new();
         for (run, stand) in self.stands(&state, &self.there(&span::blocks_of(bytes, block))) {
+            let start = run.start.saturating_mul(block.get());
+            let wanted = span::common(bytes, &(start..run.end.saturating_mul(block.get())));
             let flight = match stand {
                 Stand::Here(extent) => {
                     hits += run.end - run.start;
-                    parts.push(Part::Here(extent.part(bytes, block)));
+                    parts.push(Part::Here(extent.part(&wanted, block)));
                     continue;
                 }
                 Stand::Flying(flight) => flight,
                 Stand::Missing => {
+                    // Where it was asked for ahead and is not there any more, it is asked for again.
+                    state.streams.not_fetched(bytes.start);
                     self.shared.blocks.reserve(self.weight(&run));
                     let trip = self.start(&mut state, run.clone(), None);
                     let flight = trip.flight();
@@ -263,8 +271,6 @@ impl Object {
                     flight
                 }
             };
-            let start = run.start.saturating_mul(block.get());
-            let wanted = span::common(bytes, &(start..run.end.saturating_mul(block.get())));
             let counter = if flight.has(&wanted) { &mut hits } else { &mut misses };
             *counter += run.end - run.start;
             parts.push(Part::Coming(flight, wanted));
@@ -308,16 +314,17 @@ impl Object {
         let mut trips = Vec::new();
         let Sizes { memory, block, read_ahead } = self.shared.sizes;
         let window = self.shared.readers.window(memory, read_ahead);
-        let at = bytes.end;
-        let Some(ahead) = state.streams.note(bytes, window.get()) else { return trips };
-        let known = self.known.get();
-        if known.is_some_and(|known| known.length > memory)
-            && let Some(left) = state.streams.left_behind(at, pace::behind(memory).get())
-        {
-            // Not all of it can stay, so who reads it again from the start finds nothing: it must
-            // not drive out what others find.
-            self.shared.blocks.drop_within(self.id, &span::blocks_of(&left, block));
+        let (at, known) = (bytes.end, self.known.get());
+        let ahead = state.streams.note(bytes, window.get());
+        if known.is_some_and(|known| known.length > memory) {
+            let (keep, step) = (pace::behind(memory).get(), BEHIND * self.buffer());
+            if let Some(left) = state.streams.left_behind(at, keep, step) {
+                // Not all of the object can stay, so who reads it again from the start finds nothing:
+                // it must not drive out what others find.
+                self.shared.blocks.drop_within(self.id, &span::blocks_of(&left, block));
+            }
         }
+        let Some(ahead) = ahead else { return trips };
         let Some(known) = known else {
             // Nobody knows yet how far the object goes; the next read will.
             state.streams.not_fetched(ahead.span.start);
@@ -328,10 +335,10 @@ impl Object {
         if ahead.span.start >= end {
             return trips;
         }
-        let part = ((end - ahead.span.start) / PARTS).clamp(LEAST_PART, LARGEST_PART);
+        let len = ((end - ahead.span.start) / REQUESTS).clamp(LEAST_REQUEST, LARGEST_REQUEST);
         let stands = self.stands(state, &span::blocks_of(&(ahead.span.start..end), block));
         let missing = stands.into_iter().filter(|(_, stand)| matches!(stand, Stand::Missing));
-        for run in missing.flat_map(|(run, _)| parts_of(run, part, block)) {
+        for run in missing.flat_map(|(run, _)| self.requests_of(run, len)) {
             let leave = self.shared.requests_ahead.clone().try_acquire_owned().ok();
             let room = || self.shared.blocks.try_reserve(self.weight(&run), pace::ahead(memory));
             let Some(leave) = leave.filter(|_| room()) else {
@@ -341,6 +348,22 @@ impl Object {
             trips.push(self.start(state, run, Some(leave)));
         }
         trips
+    }
+
+    /// A run of blocks as requests of some bytes each.
+    fn requests_of(&self, run: Range<u64>, len: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+        let block = self.shared.sizes.block.get();
+        let extent = (self.buffer() / block).max(1);
+        let most = (len / block).max(1);
+        // Large ones are made of whole extents.
+        let (origin, most) =
+            if most < extent { (run.start, most) } else { (0, most / extent * extent) };
+        span::cuts(run, origin, most)
+    }
+
+    /// The size of a buffer, in bytes.
+    fn buffer(&self) -> u64 {
+        units::u64_of(self.shared.buffers.size())
     }
 
     fn start(self: &Arc<Self>, state: &mut State, run: Range<u64>, leave: Option<Leave>) -> Trip {
@@ -394,15 +417,6 @@ impl Object {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A run of blocks as requests of some bytes each.
-fn parts_of(run: Range<u64>, part: u64, block: ByteLen) -> impl Iterator<Item = Range<u64>> {
-    let most = (part / block.get()).max(1);
-    // Large ones are made of whole extents: at multiples of a power of two.
-    let in_buffers = part >= units::u64_of(buffers::SIZE);
-    let (origin, most) = if in_buffers { (0, 1 << most.ilog2()) } else { (run.start, most) };
-    span::cuts(run, origin, most)
 }
 
 impl State {

@@ -24,7 +24,7 @@ use tokio::time::{Instant, timeout};
 
 use super::Interval;
 use super::blocks::Extent;
-use super::buffers::{self, Buffers, Filling};
+use super::buffers::{Buffers, Filling};
 use super::fetch::{Fetch, Meta};
 use super::span;
 use crate::error::{Error, Kind, Result};
@@ -65,10 +65,10 @@ pub struct Flight {
 }
 
 struct Progress {
-    /// Those that are complete, in order.
+    /// Those that are complete, in order; held until it lands, also when the cache lets go of them.
     extents: Vec<Bytes>,
     /// The next one.
-    part: Option<Filling>,
+    filling: Option<Filling>,
     /// Up to where the object's bytes have arrived.
     received: u64,
     /// Where it ends.
@@ -83,8 +83,8 @@ impl Flight {
     pub fn new(blocks: Range<u64>, block: ByteLen, buffers: Arc<Buffers>) -> Self {
         let offset = |number| BlockNumber::new(number).start(block).get();
         let (received, end) = (offset(blocks.start), offset(blocks.end));
-        let (extents, part, landed) = Default::default();
-        let progress = Progress { extents, part, received, end, wanted: u64::MAX, landed };
+        let (extents, filling, landed) = Default::default();
+        let progress = Progress { extents, filling, received, end, wanted: u64::MAX, landed };
         Self { blocks, block, buffers, progress: Mutex::new(progress), arrived: Notify::new() }
     }
 
@@ -153,7 +153,7 @@ impl Flight {
         let progress = self.lock();
         let mut start = self.start();
         let complete = progress.extents.iter().map(|extent| &extent[..]);
-        for here in complete.chain(progress.part.as_ref().map(Filling::bytes)) {
+        for here in complete.chain(progress.filling.as_ref().map(Filling::bytes)) {
             let end = start + units::u64_of(here.len());
             let part = span::common(bytes, &(start..end));
             if !part.is_empty() {
@@ -171,15 +171,15 @@ impl Flight {
         while !bytes.is_empty() && progress.received < progress.end {
             let at = progress.received;
             let room = || units::usize_of(self.extent_end(at).min(progress.end) - at);
-            let part = progress.part.get_or_insert_with(|| self.buffers.to_keep(room()));
-            let (now, later) = bytes.split_at(bytes.len().min(part.room()));
-            part.push(now);
+            let filling = progress.filling.get_or_insert_with(|| self.buffers.to_keep(room()));
+            let (now, later) = bytes.split_at(bytes.len().min(filling.room()));
+            filling.push(now);
             bytes = later;
             progress.received += units::u64_of(now.len());
-            if part.room() == 0
-                && let Some(part) = progress.part.take()
+            if filling.room() == 0
+                && let Some(full) = progress.filling.take()
             {
-                complete.push(self.complete(progress, part.freeze()));
+                complete.push(self.complete(progress, full.freeze()));
             }
         }
         if progress.received >= progress.wanted.min(progress.end) {
@@ -194,14 +194,14 @@ impl Flight {
     pub fn close(&self) -> (Option<Extent>, u64) {
         let progress = self.lock();
         let block = self.block.get();
-        let Some(part) = &progress.part else {
+        let Some(filling) = &progress.filling else {
             return (None, self.blocks.end.saturating_sub(progress.received.div_ceil(block)));
         };
-        let start = progress.received - units::u64_of(part.bytes().len());
+        let start = progress.received - units::u64_of(filling.bytes().len());
         let whole = progress.received / block * block;
-        let bytes = &part.bytes()[..units::usize_of(whole.max(start) - start)];
+        let bytes = &filling.bytes()[..units::usize_of(whole.max(start) - start)];
         let first = BlockNumber::holding(ObjectOffset::new(start), self.block);
-        // Not in the buffer, which is larger.
+        // A copy: an extent must not hold a whole buffer.
         let last = Extent { first, bytes: Bytes::copy_from_slice(bytes) };
         ((!bytes.is_empty()).then_some(last), self.blocks.end.saturating_sub(whole / block))
     }
@@ -225,7 +225,7 @@ impl Flight {
     /// Where the extent of an offset ends: at multiples of as many blocks as a buffer holds.
     fn extent_end(&self, at: u64) -> u64 {
         let block = self.block.get();
-        let extent = (units::u64_of(buffers::SIZE) / block).max(1) * block;
+        let extent = (units::u64_of(self.buffers.size()) / block).max(1) * block;
         (at / extent + 1).saturating_mul(extent)
     }
 

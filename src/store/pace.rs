@@ -1,4 +1,5 @@
-//! How far ahead each stream may read, so that all of them together fit the budget.
+//! How much each stream may have ahead of it and keep behind it, and how many requests all of them may
+//! have under way, so that they fit the budget together.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -10,11 +11,11 @@ use crate::units::{self, ByteLen};
 /// A stream that has not asked for more in this time does not count any more. A slow reader (a
 /// player at 1 MB/s) asks less often; its window is full by then and costs it nothing.
 const ACTIVE: Duration = Duration::from_secs(5);
-/// The part of the budget that may be ahead of readers; the rest is for what they come back to.
+/// One in so many parts of the budget may be ahead of readers; the rest is for what they come back to.
 const AHEAD: u64 = 2;
-/// The part of the budget that one stream keeps of what it has read.
+/// One in so many parts of the budget is kept behind a stream through an object larger than all of it:
+/// 64 MiB of 512, more than a player goes back.
 const BEHIND: u64 = 8;
-
 /// Requests ahead of readers that are under way at once. Each holds a connection with buffers of its
 /// client that no budget knows of, up to 0.4 MB (hyper 1.12, `src/proto/h1/io.rs`).
 pub const REQUESTS_AHEAD: usize = 64;

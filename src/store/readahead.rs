@@ -6,8 +6,8 @@
 //!    tail, a walk over rows reads value after value through another handle each time. So a
 //!    [`Stream`] belongs to the object, not to a handle, and an object has several.
 //! 2. Random reads must not fetch more than they need: a stream fetches nothing ahead until a second
-//!    read goes on where the first one ended ([`GAP`], [`RECENT`]), and never more ahead than eight times what
-//!    it has read.
+//!    read goes on where the first one ended ([`GAP`], [`RECENT`]), and never more ahead than eight
+//!    times what it has read.
 //! 3. Readers skip a little and go back a little (alignment, a header, a table of contents): a read
 //!    close to where a stream is that has gone on before belongs to it ([`SKIP`], [`BACK`]).
 //! 4. A stream through a large object must not drive out what others come back to, nor take memory
@@ -38,8 +38,9 @@ const LEAST_STEP: u64 = 256 << 10;
 /// What is ahead is extended when this part of the window has been used.
 const STEPS: u64 = 4;
 
-/// What a stream leaves behind is counted in steps of this, in bytes.
-const BEHIND_STEP: u64 = 4 << 20;
+/// A stream that was used in so many reads of the object is still on its way: a player reads once a
+/// second while a copy reads a thousand times.
+const ON_ITS_WAY: u64 = 4096;
 
 /// What to fetch before it is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,15 +108,17 @@ impl Streams {
         Some(Ahead { stream: stream.id, span: wanted })
     }
 
-    /// What a stream that has come to `at` has left behind since it was last asked, if it is more
-    /// than `keep` bytes back and no other stream is on its way through.
-    pub fn left_behind(&mut self, at: u64, keep: u64) -> Option<Range<u64>> {
+    /// What a stream that has come to `at` has left behind since it last said so: what is more than
+    /// `keep` bytes back, if it is `step` bytes at least and no other stream is on its way there.
+    pub fn left_behind(&mut self, at: u64, keep: u64, step: u64) -> Option<Range<u64>> {
         let until = at.saturating_sub(keep);
         let found = self.streams.iter().position(|stream| stream.next == at)?;
         let left = self.streams[found].behind..until;
-        let follows =
-            |stream: &Stream| stream.went_on + 1 >= GROWTH.len() && left.contains(&stream.next);
-        if until < left.start.saturating_add(BEHIND_STEP) || self.streams.iter().any(follows) {
+        let follows = |stream: &Stream| {
+            let is_stream = stream.went_on + 1 >= GROWTH.len();
+            is_stream && self.reads - stream.used < ON_ITS_WAY && stream.next < until
+        };
+        if until < left.start.saturating_add(step) || self.streams.iter().any(follows) {
             return None;
         }
         self.streams[found].behind = until;
@@ -244,17 +247,21 @@ mod tests {
     #[test]
     fn what_is_long_read_is_left_behind_once_unless_somebody_follows() {
         let mut streams = Streams::default();
-        let keep = 16 * READ;
-        sequential(&mut streams, 5 * READ, 16);
-        assert_eq!(streams.left_behind(21 * READ, keep), None);
-        sequential(&mut streams, 21 * READ, 40);
-        assert_eq!(streams.left_behind(61 * READ, keep), Some(5 * READ..45 * READ));
-        assert_eq!(streams.left_behind(61 * READ, keep), None);
-        assert_eq!(streams.left_behind(60 * READ, 0), None, "there is no stream");
-        sequential(&mut streams, 61 * READ, 40);
+        let (keep, step) = (16 * READ, 32 * READ);
+        sequential(&mut streams, 5 * READ, 40);
+        assert_eq!(streams.left_behind(45 * READ, keep, step), None, "less than a step");
+        sequential(&mut streams, 45 * READ, 16);
+        assert_eq!(streams.left_behind(61 * READ, keep, step), Some(5 * READ..45 * READ));
+        assert_eq!(streams.left_behind(61 * READ, keep, step), None);
+        assert_eq!(streams.left_behind(60 * READ, 0, 0), None, "there is no stream");
         // Another reader begins where the first one was long ago.
-        sequential(&mut streams, 46 * READ, 4);
-        assert_eq!(streams.left_behind(101 * READ, keep), None);
+        sequential(&mut streams, 20 * READ, 4);
+        sequential(&mut streams, 61 * READ, 100);
+        assert_eq!(streams.left_behind(161 * READ, keep, step), None);
+        sequential(&mut streams, 161 * READ, ON_ITS_WAY);
+        let at = 161 + ON_ITS_WAY;
+        let left = streams.left_behind(at * READ, keep, step);
+        assert_eq!(left, Some(45 * READ..(at - 16) * READ), "it never came");
     }
 
     #[test]

@@ -112,8 +112,13 @@ struct Case {
 
 impl Case {
     fn new(store: Arc<Store>, sizes: Sizes) -> Self {
+        Self::with(store, sizes, Buffers::default(), None)
+    }
+
+    fn with(store: Arc<Store>, sizes: Sizes, buffers: Buffers, disk: Option<Disk>) -> Self {
         let patience = Patience::within(Duration::from_mins(1));
-        let shared = Arc::new(Shared::new(sizes, patience, None));
+        let shared = Shared::new(sizes, patience, disk);
+        let shared = Arc::new(Shared { buffers: Arc::new(buffers), ..shared });
         let from = Arc::new(Meter::new(store.clone(), shared.figures.clone()));
         let object = Cached::new(ObjectId(1), "test:o".into(), Owner::Lance, from, shared.clone());
         Self { store, shared, object }
@@ -175,6 +180,45 @@ async fn a_stream_through_an_object_larger_than_the_cache_leaves_others_their_bl
     let recent = 8 << 20;
     case.read((80 << 20) - recent, recent).await.unwrap();
     assert_eq!(case.fetched(), before, "nothing is fetched again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_whose_window_was_driven_out_streams_again() {
+    let case = Case::new(Store::of(bytes(32 << 20)), SIZES);
+    for n in 0..32 {
+        case.read(n * READ, READ).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let from = Arc::new(Meter::new(Store::of(bytes(64 << 20)), case.shared.figures.clone()));
+    let owner = Owner::Lance;
+    let other = Cached::new(ObjectId(2), "test:p".into(), owner, from, case.shared.clone());
+    read(&other, 0, 64 << 20).await.unwrap();
+    case.store.asked();
+    for n in 32..256 {
+        case.read(n * READ, READ).await.unwrap();
+    }
+    let asked = case.store.asked();
+    assert!(asked.len() <= 33, "{} requests for 28 MiB: {asked:?}", asked.len());
+}
+
+/// Not with a paused clock: the disk cache has threads of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_on_disk_in_part_is_fetched_for_the_rest_and_kept() {
+    let (folder, size) = (tempfile::tempdir().unwrap(), ByteLen::mib(128));
+    let object = bytes(300_000);
+    let whole = units::u64_of(object.len());
+    for (end, fetched) in [(40_000, 49_152), (whole, whole - 49_152), (whole, 0)] {
+        let disk = Disk::open(folder.path(), size).await.unwrap();
+        let store = Store::of(object.clone());
+        let case = Case::with(store, SIZES, Buffers::of(100_000), Some(disk));
+        assert!(case.read(0, end).await.unwrap() == object[..units::usize_of(end)]);
+        // A reader has its bytes before the rest has come and all of it is kept.
+        while !case.object.0.lock().flights.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(case.fetched(), fetched, "up to {end}");
+        case.shared.disk.as_ref().unwrap().close().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -325,6 +369,7 @@ async fn an_object_that_is_replaced_never_gives_bytes_of_both() {
 struct Plan {
     len: usize,
     sizes: Sizes,
+    buffer: usize,
     reads: Vec<Vec<(u64, u64)>>,
     faults: Vec<Fault>,
 }
@@ -356,13 +401,15 @@ fn plan() -> impl Strategy<Value = Plan> {
         read_ahead: ByteLen::new(r),
     });
     let readers = proptest::collection::vec(reader, 1..6);
-    (1_usize..400_000, sizes, readers, proptest::collection::vec(fault, 0..30))
-        .prop_map(|(len, sizes, reads, faults)| Plan { len, sizes, reads, faults })
+    let faults = proptest::collection::vec(fault, 0..30);
+    (1_usize..400_000, sizes, 1_usize..200_000, readers, faults)
+        .prop_map(|(len, sizes, buffer, reads, faults)| Plan { len, sizes, buffer, reads, faults })
 }
 
 async fn carry_out(plan: Plan) -> Result<(), TestCaseError> {
     let object = Arc::new(bytes(plan.len));
-    let case = Case::new(Store::of(object.to_vec()).failing(plan.faults), plan.sizes);
+    let store = Store::of(object.to_vec()).failing(plan.faults);
+    let case = Case::with(store, plan.sizes, Buffers::of(plan.buffer), None);
     let mut readers = JoinSet::new();
     for reads in plan.reads {
         let (cached, object) = (case.object.clone(), object.clone());

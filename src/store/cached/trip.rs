@@ -28,7 +28,7 @@ pub struct Trip {
     /// What is before this offset came from the disk cache.
     on_disk: u64,
     result: Option<Result<()>>,
-    /// For what nobody waits for yet.
+    /// Held until it lands, where it goes ahead of a reader.
     _leave: Option<Leave>,
 }
 

@@ -79,6 +79,8 @@ pub fn remote(arguments: &Arguments, data: &Data, report: &mut Report) {
     let far = Endpoint::link(arguments, &server, &FAR);
     sequential_remote(arguments, report, "S3, sequential, cold", &server);
     commit::works(arguments, data, report, &server);
+    // What the commits wrote goes to the disk now, not while something else is measured.
+    let _ = Command::new("sync").status();
     sequential_remote(arguments, report, "far S3, sequential, cold", &far);
     small(arguments, report, &far);
     random(arguments, report, &far);
