@@ -46,13 +46,7 @@ impl Extent {
 
     /// What it has of a range of the object's bytes.
     pub fn part(&self, bytes: &Range<u64>, block: ByteLen) -> Bytes {
-        let start = self.first.start(block).get();
-        let all = start..start + units::u64_of(self.bytes.len());
-        let part = span::common(bytes, &all);
-        if part.is_empty() {
-            return Bytes::new();
-        }
-        self.bytes.slice(units::usize_of(part.start - start)..units::usize_of(part.end - start))
+        self.bytes.slice(span::within(bytes, self.first.start(block).get(), self.bytes.len()))
     }
 }
 

@@ -16,6 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use memmap2::{Advice, MmapMut};
 
+use crate::units::{ByteLen, u64_of};
+
 /// The size of a buffer, in bytes: one huge page of x86-64 and of ARM with small pages of 4 KiB.
 const SIZE: usize = 2 << 20;
 /// Buffers that wait to be used again. A cache that is full gives back as many as it takes, in turns
@@ -46,6 +48,11 @@ impl Buffers {
     /// The size of a buffer, in bytes.
     pub fn size(&self) -> usize {
         self.size
+    }
+
+    /// How many blocks of a size fill a buffer; one at least.
+    pub fn blocks(&self, block: ByteLen) -> u64 {
+        (u64_of(self.size) / block.get()).max(1)
     }
 
     /// Room for bytes that will be kept.

@@ -252,8 +252,7 @@ impl Object {
         let (mut hits, mut misses) = (0, 0);
         let mut parts = Vec::new();
         for (run, stand) in self.stands(&state, &self.there(&span::blocks_of(bytes, block))) {
-            let start = run.start.saturating_mul(block.get());
-            let wanted = span::common(bytes, &(start..run.end.saturating_mul(block.get())));
+            let wanted = span::common(bytes, &span::bytes_of(&run, block));
             let flight = match stand {
                 Stand::Here(extent) => {
                     hits += run.end - run.start;
@@ -317,7 +316,8 @@ impl Object {
         let (at, known) = (bytes.end, self.known.get());
         let ahead = state.streams.note(bytes, window.get());
         if known.is_some_and(|known| known.length > memory) {
-            let (keep, step) = (pace::behind(memory).get(), BEHIND * self.buffer());
+            let step = BEHIND * units::u64_of(self.shared.buffers.size());
+            let keep = pace::behind(memory).get();
             if let Some(left) = state.streams.left_behind(at, keep, step) {
                 // Not all of the object can stay, so who reads it again from the start finds nothing:
                 // it must not drive out what others find.
@@ -352,18 +352,13 @@ impl Object {
 
     /// A run of blocks as requests of some bytes each.
     fn requests_of(&self, run: Range<u64>, len: u64) -> impl Iterator<Item = Range<u64>> + use<> {
-        let block = self.shared.sizes.block.get();
-        let extent = (self.buffer() / block).max(1);
-        let most = (len / block).max(1);
+        let Shared { sizes, buffers, .. } = &*self.shared;
+        let extent = buffers.blocks(sizes.block);
+        let most = (len / sizes.block.get()).max(1);
         // Large ones are made of whole extents.
         let (origin, most) =
             if most < extent { (run.start, most) } else { (0, most / extent * extent) };
         span::cuts(run, origin, most)
-    }
-
-    /// The size of a buffer, in bytes.
-    fn buffer(&self) -> u64 {
-        units::u64_of(self.shared.buffers.size())
     }
 
     fn start(self: &Arc<Self>, state: &mut State, run: Range<u64>, leave: Option<Leave>) -> Trip {

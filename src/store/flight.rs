@@ -81,8 +81,7 @@ struct Progress {
 impl Flight {
     /// A fetch of blocks that is about to start.
     pub fn new(blocks: Range<u64>, block: ByteLen, buffers: Arc<Buffers>) -> Self {
-        let offset = |number| BlockNumber::new(number).start(block).get();
-        let (received, end) = (offset(blocks.start), offset(blocks.end));
+        let Range { start: received, end } = span::bytes_of(&blocks, block);
         let (extents, filling, landed) = Default::default();
         let progress = Progress { extents, filling, received, end, wanted: u64::MAX, landed };
         Self { blocks, block, buffers, progress: Mutex::new(progress), arrived: Notify::new() }
@@ -138,12 +137,11 @@ impl Flight {
         let progress = self.lock();
         let mut start = self.start();
         for extent in &progress.extents {
-            let end = start + units::u64_of(extent.len());
-            if start <= bytes.start && bytes.end <= end {
-                let cut = bytes.start - start..bytes.end - start;
-                return Some(extent.slice(units::usize_of(cut.start)..units::usize_of(cut.end)));
+            let cut = span::within(bytes, start, extent.len());
+            if cut.len() == span::len(bytes) {
+                return Some(extent.slice(cut));
             }
-            start = end;
+            start += units::u64_of(extent.len());
         }
         None
     }
@@ -154,13 +152,8 @@ impl Flight {
         let mut start = self.start();
         let complete = progress.extents.iter().map(|extent| &extent[..]);
         for here in complete.chain(progress.filling.as_ref().map(Filling::bytes)) {
-            let end = start + units::u64_of(here.len());
-            let part = span::common(bytes, &(start..end));
-            if !part.is_empty() {
-                let cut = part.start - start..part.end - start;
-                into.push(&here[units::usize_of(cut.start)..units::usize_of(cut.end)]);
-            }
-            start = end;
+            into.push(&here[span::within(bytes, start, here.len())]);
+            start += units::u64_of(here.len());
         }
     }
 
@@ -219,13 +212,12 @@ impl Flight {
     }
 
     fn start(&self) -> u64 {
-        BlockNumber::new(self.blocks.start).start(self.block).get()
+        span::bytes_of(&self.blocks, self.block).start
     }
 
     /// Where the extent of an offset ends: at multiples of as many blocks as a buffer holds.
     fn extent_end(&self, at: u64) -> u64 {
-        let block = self.block.get();
-        let extent = (units::u64_of(self.buffers.size()) / block).max(1) * block;
+        let extent = self.buffers.blocks(self.block) * self.block.get();
         (at / extent + 1).saturating_mul(extent)
     }
 

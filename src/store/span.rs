@@ -2,17 +2,32 @@
 
 use std::ops::Range;
 
-use crate::units::{self, ByteLen};
+use crate::units::{self, BlockNumber, ByteLen};
 
 /// The blocks that hold a range of bytes.
 pub fn blocks_of(bytes: &Range<u64>, block: ByteLen) -> Range<u64> {
     bytes.start / block.get()..bytes.end.div_ceil(block.get())
 }
 
+/// The bytes that blocks hold.
+pub fn bytes_of(blocks: &Range<u64>, block: ByteLen) -> Range<u64> {
+    let offset = |number| BlockNumber::new(number).start(block).get();
+    offset(blocks.start)..offset(blocks.end)
+}
+
 /// What two ranges share; it is empty where that is nothing.
 pub fn common(one: &Range<u64>, other: &Range<u64>) -> Range<u64> {
     let start = one.start.max(other.start);
     start..one.end.min(other.end).max(start)
+}
+
+/// Where a range lies in a piece of memory that holds `len` bytes from `start` on, as far as it does.
+pub fn within(bytes: &Range<u64>, start: u64, len: usize) -> Range<usize> {
+    let part = common(bytes, &(start..start + units::u64_of(len)));
+    if part.is_empty() {
+        return 0..0;
+    }
+    units::usize_of(part.start - start)..units::usize_of(part.end - start)
 }
 
 /// A range cut at every so many after `origin`, which is not after its start; `every` is not 0.
@@ -51,6 +66,10 @@ mod tests {
         let block = ByteLen::new(10);
         assert_eq!(blocks_of(&(0..10), block), 0..1);
         assert_eq!(blocks_of(&(9..21), block), 0..3);
+        assert_eq!(bytes_of(&(1..3), block), 10..30);
+        assert_eq!(within(&(12..100), 10, 5), 2..5);
+        assert_eq!(within(&(12..100), 10, 2), 0..0);
+        assert_eq!(within(&(0..5), 10, 2), 0..0);
         assert_eq!(common(&(0..5), &(3..9)), 3..5);
         assert!(common(&(0..5), &(7..9)).is_empty());
     }

@@ -46,6 +46,38 @@ pub fn run_python(script: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Runs lancefs on a terminal of its own, types a line when it asks, and gives its exit code and all
+/// that stood there.
+pub fn on_terminal(arguments: &[&str], prompt: &str, line: &str) -> String {
+    let words: Vec<String> = arguments.iter().map(|word| format!(", '{word}'")).collect();
+    run_python(&format!(
+        "import os, pty
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv('{}', ['lancefs'{}])
+said = b''
+while b'{prompt}' not in said:
+    said += os.read(terminal, 4096)
+os.write(terminal, bytes({:?}))
+try:
+    while piece := os.read(terminal, 4096):
+        said += piece
+except OSError:
+    pass
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), said)",
+        *LANCEFS,
+        words.concat(),
+        line.as_bytes()
+    ))
+}
+
+/// The most memory that a process has had at once, in KiB; none where it has ended.
+pub fn peak(pid: i32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// Tables that pylance wrote, with what a mount of each must show.
 pub struct Tables {
     /// Where they are.
@@ -196,9 +228,7 @@ impl Mount {
 
     /// The most memory that the daemon has had at once, in KiB.
     pub fn peak(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+        peak(self.pid()).unwrap()
     }
 
     /// A path in the mount.

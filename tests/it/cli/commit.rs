@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{LANCEFS, Mount, folder, names, run, run_python, stderr, stdout, write_blobs};
+use crate::harness::{
+    Mount, folder, names, on_terminal, run, run_python, stderr, stdout, write_blobs,
+};
 
 /// A table with Managed storage and one row, mounted with a staging folder of its own.
 struct Staged {
@@ -126,27 +128,8 @@ fn every_fault_is_printed_and_nothing_is_committed() {
 fn on_a_terminal_it_asks() {
     let staged = Staged::new();
     staged.put("b/1/blob.jpg", "x");
-    let answer = |line: &str| {
-        run_python(&format!(
-            "import os, pty
-pid, terminal = pty.fork()
-if pid == 0:
-    os.execv('{}', ['lancefs', 'commit', '{}'])
-said = b''
-while b'[Y/n]' not in said:
-    said += os.read(terminal, 4096)
-os.write(terminal, bytes({:?}))
-try:
-    while piece := os.read(terminal, 4096):
-        said += piece
-except OSError:
-    pass
-print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), said)",
-            *LANCEFS,
-            staged.mount.at("staging/b").display(),
-            line.as_bytes()
-        ))
-    };
+    let batch = staged.mount.at("staging/b");
+    let answer = |line| on_terminal(&["commit", batch.to_str().unwrap()], "[Y/n]", line);
     let said = answer("n\n");
     assert!(said.starts_with("1 ") && said.contains("nothing was committed"), "{said}");
     assert_eq!(staged.rows(), ["2", "0 b'first'"]);

@@ -13,8 +13,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::harness::{
-    LANCEFS, Mount, Running, eventually, folder, names, run, run_python, sha256, stderr, stdout,
-    xattr,
+    self, LANCEFS, Mount, Running, eventually, folder, names, run, run_python, sha256, stderr,
+    stdout, xattr,
 };
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR";
@@ -335,14 +335,10 @@ fn a_large_file_is_streamed_in_bounded_memory() {
         let mut command = Command::new(&*LANCEFS);
         command.arg("import").args(managed).arg(&big).arg(&table).stdin(Stdio::null());
         let mut import = Running::start(command.stdout(Stdio::null()));
-        let status = format!("/proc/{}/status", import.0.id());
+        let pid = import.0.id().try_into().unwrap();
         let mut peak = 0;
-        let peak_of = |text: String| {
-            let line = text.lines().find(|line| line.starts_with("VmHWM:"))?.to_owned();
-            line.split_whitespace().nth(1)?.parse::<u64>().ok()
-        };
         eventually("the import ends", || {
-            peak = fs::read_to_string(&status).ok().and_then(peak_of).unwrap_or(peak);
+            peak = harness::peak(pid).unwrap_or(peak);
             import.0.try_wait().unwrap().is_some()
         });
         assert_eq!(import.ended("the import ends"), Some(0));

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{LANCEFS, Mount, Place, folder, run, run_python, stderr, stdout, write_blobs};
+use crate::harness::{
+    Mount, Place, folder, on_terminal, run, run_python, stderr, stdout, write_blobs,
+};
 
 const FLAG_MANAGED: u64 = 1 << 14;
 const VALUES: &str = "[b'inline', b'p' * 100_000, None, b'', b'd' * 5_000_000]";
@@ -117,27 +119,8 @@ fn without_a_terminal_it_is_not_done_unasked() {
 #[test]
 fn on_a_terminal_it_asks() {
     let (_folder, table) = table();
-    let answer = |line: &str| {
-        run_python(&format!(
-            "import os, pty
-pid, terminal = pty.fork()
-if pid == 0:
-    os.execv('{}', ['lancefs', 'table', 'enable-managed', '{}'])
-said = b''
-while b'[y/N]' not in said:
-    said += os.read(terminal, 4096)
-os.write(terminal, bytes({:?}))
-try:
-    while piece := os.read(terminal, 4096):
-        said += piece
-except OSError:
-    pass
-print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), said)",
-            *LANCEFS,
-            table.display(),
-            line.as_bytes()
-        ))
-    };
+    let answer =
+        |line| on_terminal(&["table", "enable-managed", table.to_str().unwrap()], "[y/N]", line);
     for line in ["n\n", "\n", "what?\nn\n", "\u{4}"] {
         let said = answer(line);
         assert!(said.starts_with("1 ") && said.contains("nothing was changed"), "{line:?}: {said}");
