@@ -32,21 +32,36 @@ pub trait Sink {
     fn add(&mut self, ino: Ino, next: u64, kind: FileKind, name: &str) -> ControlFlow<()>;
 }
 
+/// A directory that was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenedDirectory {
+    /// For reading it.
+    pub handle: Handle,
+    /// Whether what it lists can never change, so that the kernel may keep it.
+    pub lasts: bool,
+}
+
 impl Fs {
     /// Opens a directory. A list that can change is held, so that what is listed is one state.
     ///
     /// # Errors
     /// [`Kind::NotDirectory`]; where the list cannot be read and was never known.
-    pub async fn opendir(&self, ino: Ino) -> Result<Handle> {
+    pub async fn opendir(&self, ino: Ino) -> Result<OpenedDirectory> {
         let node = self.node(ino)?;
         if let Node::Staging | Node::Staged(_) = node {
-            return self.opendir_staged(&node);
+            return Ok(OpenedDirectory { handle: self.opendir_staged(&node)?, lasts: false });
         }
+        let mut lasts = false;
         let names = match &node {
             Node::Tags => Some(self.table.catalog.tags().await?),
             Node::Branches => Some(self.table.catalog.branches().await?),
             Node::Version(slot) => {
                 self.snapshot(*slot).await?;
+                lasts = true;
+                None
+            }
+            Node::Row(slot, row) => {
+                lasts = self.lists_in_full(*slot, *row).await;
                 None
             }
             Node::Root
@@ -54,8 +69,7 @@ impl Fs {
             | Node::Control
             | Node::Commit
             | Node::Staging
-            | Node::Staged(_)
-            | Node::Row(..) => None,
+            | Node::Staged(_) => None,
             Node::Latest(_)
             | Node::Tag(_)
             | Node::Status
@@ -67,13 +81,17 @@ impl Fs {
                 return Err(not_directory(&node));
             }
         };
-        Ok(self.handles.open_directory(names))
+        Ok(OpenedDirectory { handle: self.handles.open_directory(names), lasts })
     }
 
-    /// Whether what a directory lists can never change, and is long enough to be worth a place in
-    /// the kernel's cache: a row's is not.
-    pub fn is_worth_caching(&self, ino: Ino) -> bool {
-        matches!(self.node(ino), Ok(Node::Version(_)))
+    /// Whether a row can be read, so that its list is what it will always be.
+    async fn lists_in_full(&self, slot: Slot, row: RowIndex) -> bool {
+        let Ok(snapshot) = self.snapshot(slot).await else { return false };
+        if snapshot.leaves.fields.is_empty() {
+            return true;
+        }
+        snapshot.look_ahead(row);
+        snapshot.row(row).await.is_ok()
     }
 
     /// Whether a number is that of a file, which nobody may run.
