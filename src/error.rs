@@ -59,6 +59,7 @@ pub struct Error {
     kind: Kind,
     what: String,
     source: Option<Arc<dyn StdError + Send + Sync>>,
+    hint: Option<String>,
 }
 
 /// The result type of every layer below the kernel adapter.
@@ -67,7 +68,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error that has no cause beneath it.
     pub fn new(kind: Kind, what: impl Into<String>) -> Self {
-        Self { kind, what: what.into(), source: None }
+        Self { kind, what: what.into(), source: None, hint: None }
     }
 
     /// An error with the failure that caused it.
@@ -76,7 +77,7 @@ impl Error {
         what: impl Into<String>,
         source: impl Into<Box<dyn StdError + Send + Sync>>,
     ) -> Self {
-        Self { kind, what: what.into(), source: Some(Arc::from(source.into())) }
+        Self { kind, what: what.into(), source: Some(Arc::from(source.into())), hint: None }
     }
 
     /// The same failure with the place where it was met put in front.
@@ -90,7 +91,20 @@ impl Error {
         self.kind
     }
 
-    /// The text and every cause beneath it, in one line.
+    /// The same failure as another kind, where more is known than its cause says.
+    #[must_use]
+    pub fn of_kind(self, kind: Kind) -> Self {
+        Self { kind, ..self }
+    }
+
+    /// The same failure with what may help against it.
+    #[must_use]
+    pub fn hint(self, hint: impl fmt::Display) -> Self {
+        Self { hint: Some(hint.to_string()), ..self }
+    }
+
+    /// The text, every cause beneath it, and what may help, in one line. A cause is a library's text: it is shown
+    /// without its places in source code, and without an answer that holds credentials.
     pub fn chain(&self) -> String {
         let mut text = self.what.clone();
         let mut next: Option<&dyn StdError> = None;
@@ -98,15 +112,48 @@ impl Error {
             next = Some(source.as_ref());
         }
         while let Some(cause) = next {
-            let cause_text = cause.to_string();
+            let cause_text = presentable(&cause.to_string());
             if !text.contains(&cause_text) {
                 text.push_str(": ");
                 text.push_str(&cause_text);
             }
             next = cause.source();
         }
+        if let Some(hint) = &self.hint {
+            text.push_str("; ");
+            text.push_str(hint);
+        }
         text.replace('\n', " ")
     }
+}
+
+/// The text of a library's error, for people.
+///
+/// 1. Lance puts the file and line of its own source behind each text.
+/// 2. The AWS SDK shows the whole answer of a credentials service that it cannot parse, secrets
+///    and all (`aws-smithy-runtime-api` 1.12.3, `src/client/result.rs:118`).
+fn presentable(text: &str) -> String {
+    let text = text.split("raw: Response").next().unwrap_or_default();
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(".rs:") {
+        let (before, after) = rest.split_at(at);
+        let numbers = after[4..].trim_start_matches(|c: char| c.is_ascii_digit() || c == ':');
+        let place = after[..after.len() - numbers.len()].trim_end_matches(':');
+        let tail = &after[place.len()..];
+        let path = |comma: &usize| {
+            let path = &before[comma + 2..];
+            !path.strip_prefix("location: ").unwrap_or(path).contains(' ')
+        };
+        let is_place = place.len() > ".rs:".len();
+        match before.rfind(", ").filter(path).filter(|_| is_place) {
+            Some(comma) => shown.push_str(&before[..comma]),
+            None => shown.extend([before, place]),
+        }
+        rest = tail;
+    }
+    shown.push_str(rest);
+    shown
 }
 
 impl fmt::Display for Error {
@@ -156,5 +203,19 @@ mod tests {
         let outer = Error::caused(Kind::Payload, "read row 3 field image", inner).at("version 7");
         assert_eq!(outer.chain(), "version 7: read row 3 field image: open /a/b: no such file");
         assert_eq!(outer.kind(), Kind::Payload);
+    }
+
+    #[test]
+    fn neither_source_code_nor_a_raw_answer_is_shown() {
+        for (text, shown) in [
+            ("it failed, /root/.cargo/registry/src/x-1/lance-io/src/a.rs:15:12", "it failed"),
+            ("a, src/b.rs:1:2: c, /d e.rs:3:4", "a: c, /d e.rs:3:4"),
+            ("no such table, location: /x/b.rs:1:2", "no such table"),
+            ("open, row.rs: is a file", "open, row.rs: is a file"),
+            ("x.rs:7:1", "x.rs:7:1"),
+            ("cannot parse { raw: Response { body: \"<SecretAccessKey>s\" } }", "cannot parse { "),
+        ] {
+            assert_eq!(presentable(text), shown);
+        }
     }
 }

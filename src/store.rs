@@ -113,6 +113,12 @@ pub struct ObjectRef {
     pub owner: Owner,
 }
 
+/// An `ETag` without what stores write around it: a listing of Azure gives it bare, an answer of the
+/// same store in quotes.
+pub fn bare_tag(tag: &str) -> &str {
+    tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"')
+}
+
 /// Runs what waits for a disk where waiting holds up nothing else.
 ///
 /// # Errors
@@ -127,18 +133,47 @@ pub async fn blocking<T: Send + 'static>(
 /// The kind of a failure of an object store while a payload was being read. What another try may
 /// change is [`Kind::Timeout`]: it is an answer that has not come yet.
 pub fn kind_of(error: &object_store::Error) -> Kind {
-    use object_store::Error as E;
-    match error {
-        E::PermissionDenied { .. } | E::Unauthenticated { .. } => Kind::Denied,
-        E::Generic { source, .. } if is_denial(source.as_ref()) => Kind::Denied,
-        E::Generic { source, .. } if !is_refusal(source.as_ref()) => Kind::Timeout,
-        _ => Kind::Payload,
+    match (decided(error), error) {
+        (Some(kind), _) => kind,
+        (None, object_store::Error::Generic { source, .. }) if !is_refusal(source.as_ref()) => {
+            Kind::Timeout
+        }
+        (None, _) => Kind::Payload,
     }
 }
 
-/// Whether a store has said that something may not be done: listings say it in this way only.
-pub fn is_denial(error: &(dyn std::error::Error + 'static)) -> bool {
-    status(error).is_some_and(|status| ["401", "403"].iter().any(|s| status.starts_with(s)))
+/// The kind of a failure that a store has said plainly: it may not be done, or there is no such
+/// object or bucket.
+pub fn decided(error: &object_store::Error) -> Option<Kind> {
+    use object_store::Error as E;
+    match error {
+        E::PermissionDenied { .. } | E::Unauthenticated { .. } => Some(Kind::Denied),
+        E::NotFound { .. } => Some(Kind::Payload),
+        E::Generic { store, source } if is_denial(store, source.as_ref()) => Some(Kind::Denied),
+        E::Generic { source, .. } => {
+            status(source.as_ref()).filter(|status| status.starts_with("404"))?;
+            Some(Kind::Payload)
+        }
+        _ => None,
+    }
+}
+
+/// Whether a store has said that something may not be done, or nobody has a key to it: `store` and
+/// `source` are those of a generic failure. Listings say it in this way only, as do the crates
+/// between (`object_store_opendal` 0.60.5 names the store after the failure).
+fn is_denial(store: &str, source: &(dyn std::error::Error + 'static)) -> bool {
+    if store == "PermissionDenied" {
+        return true;
+    }
+    match status(source) {
+        Some(status) => {
+            // S3 answers 400 to a session that is over.
+            let is_over = |code| status.starts_with("400") && status.contains(code);
+            ["401", "403"].iter().any(|s| status.starts_with(s))
+                || ["ExpiredToken", "InvalidToken"].into_iter().any(is_over)
+        }
+        None => chain(source).any(|text| text.contains("Failed to get AWS credentials")),
+    }
 }
 
 /// Whether a store has answered and would answer the same again; 408 and 429 ask for another try.
@@ -146,26 +181,54 @@ fn is_refusal(error: &(dyn std::error::Error + 'static)) -> bool {
     if let Some(status) = status(error) {
         return status.starts_with('4') && !["408", "429"].iter().any(|s| status.starts_with(s));
     }
-    let mut next = Some(error);
-    while let Some(cause) = next {
-        let text = cause.to_string();
-        if text.contains("Received redirect without LOCATION") || text.contains("Wanted range") {
-            return true;
-        }
-        next = cause.source();
-    }
-    false
+    let final_ones = ["Received redirect without LOCATION", "Wanted range"];
+    chain(error).any(|text| final_ones.iter().any(|part| text.contains(part)))
 }
 
 /// The status that a store has answered with, and what follows it. What says so has no public type
 /// (`object_store` 0.14.2, `src/client/retry.rs:36`), only a text.
 fn status(error: &(dyn std::error::Error + 'static)) -> Option<String> {
-    let mut next = Some(error);
-    while let Some(cause) = next {
-        if let Some((_, status)) = cause.to_string().split_once("non-2xx status code: ") {
-            return Some(status.to_owned());
-        }
-        next = cause.source();
+    let found = |text: String| {
+        text.split_once("non-2xx status code: ").map(|(_, status)| status.to_owned())
+    };
+    chain(error).find_map(found)
+}
+
+/// The texts of an error and of every cause beneath it.
+fn chain(error: &(dyn std::error::Error + 'static)) -> impl Iterator<Item = String> {
+    std::iter::successors(Some(error), |cause| cause.source()).map(ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn generic(store: &'static str, text: &str) -> object_store::Error {
+        object_store::Error::Generic { store, source: text.into() }
     }
-    None
+
+    #[test]
+    fn a_tag_is_the_same_however_it_is_written() {
+        for tag in ["0x8D", "\"0x8D\"", "W/\"0x8D\""] {
+            assert_eq!(bare_tag(tag), "0x8D");
+        }
+    }
+
+    #[test]
+    fn a_failure_of_a_store_is_what_its_text_says() {
+        let answered = |status: &str| format!("Server returned non-2xx status code: {status}");
+        for (store, text, kind) in [
+            ("S3", answered("403 Forbidden"), Kind::Denied),
+            ("S3", answered("400 Bad Request: <Code>ExpiredToken</Code>"), Kind::Denied),
+            ("S3", answered("400 Bad Request: <Code>InvalidArgument</Code>"), Kind::Payload),
+            ("S3", answered("404 Not Found: <Code>NoSuchBucket</Code>"), Kind::Payload),
+            ("S3", answered("503 Slow Down"), Kind::Timeout),
+            ("S3", answered("429 Too Many Requests"), Kind::Timeout),
+            ("N/A", "Failed to get AWS credentials: none".to_owned(), Kind::Denied),
+            ("PermissionDenied", "at list".to_owned(), Kind::Denied),
+            ("S3", "connection reset".to_owned(), Kind::Timeout),
+        ] {
+            assert_eq!(kind_of(&generic(store, &text)), kind, "{store}: {text}");
+        }
+    }
 }

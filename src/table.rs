@@ -19,8 +19,11 @@ mod json;
 mod locate;
 mod managed;
 mod pin;
+#[cfg(feature = "aws")]
+mod profile;
 mod reference;
 mod refreshed;
+pub mod remedy;
 mod rows;
 mod scan;
 mod schema;
@@ -38,7 +41,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, Kind, Result};
 use crate::store::lru::Lru;
-use crate::store::{Opener, Settings};
+use crate::store::{Opener, Settings, bare_tag};
 use crate::tree::ino::{Layout, Numbers};
 use crate::tree::{Slot, SnapshotId};
 use crate::units::{self, Version};
@@ -108,14 +111,15 @@ impl Table {
     /// [`Kind::NotFound`] where there is no table or no such reference, and whatever connecting to
     /// its store gives.
     pub async fn open(uri: &str, options: Options) -> Result<Self> {
-        let source = Arc::new(Source::connect(uri, &options.storage).await?);
+        let source = Source::connect(uri, &options.storage).await;
+        let source = Arc::new(source.map_err(|e| remedy::of(e, uri))?);
         let catalog = Catalog::new(source.clone(), options.refresh);
         let latest = catalog.latest(None).await;
         latest.map_err(|e| match e.kind() {
             Kind::NotFound => {
                 Error::new(Kind::NotFound, format!("there is no Lance table at {}", source.shown))
             }
-            _ => e,
+            _ => remedy::of(e, uri),
         })?;
         let only = match &options.at {
             Some(reference) => Some(resolve(&catalog, reference).await?),
@@ -234,7 +238,7 @@ impl Table {
 
 /// Whether an `e_tag` is another than the identity that was listed, where both are known.
 fn is_another(id: &SnapshotId, e_tag: Option<&str>) -> bool {
-    e_tag.is_some_and(|e_tag| e_tag != &*id.manifest)
+    e_tag.is_some_and(|e_tag| bare_tag(e_tag) != &*id.manifest)
 }
 
 /// The version that a `--at` reference names: a number, else a tag, else a branch's newest.

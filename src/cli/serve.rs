@@ -25,7 +25,7 @@ use crate::fuse::mount::{self, Access, How, Modes, Mounting, Writes};
 use crate::fuse::{Adapter, Answering, Passthrough};
 use crate::publish::{self, Externals, Publisher};
 use crate::store::{Patience, Settings, Sizes};
-use crate::table::{self, Policy, Storage, Table, redacted};
+use crate::table::{self, Policy, Storage, Table, remedy};
 use crate::units::ByteLen;
 
 const REFRESH_LOCAL: Duration = Duration::from_secs(1);
@@ -185,10 +185,8 @@ pub async fn open_table(args: &MountArgs) -> Result<Table> {
     let opening = Table::open(&args.table, options);
     let late = |_| {
         let seconds = args.timeout.as_secs_f64();
-        Error::new(
-            Kind::Timeout,
-            format!("{}: no answer within {seconds} s", redacted(&args.table)),
-        )
+        let late = Error::new(Kind::Timeout, format!("no answer within {seconds} s"));
+        remedy::of(late, &args.table)
     };
     tokio::time::timeout(args.timeout, opening).await.map_err(late)?
 }

@@ -239,7 +239,10 @@ impl Object {
             return Ok(known.length);
         }
         let meta = self.from.head().await?;
-        self.compare(&meta)?;
+        // Without a tag it cannot tell this object from the next one: the first bytes will.
+        if meta.tag.is_some() {
+            self.compare(&meta)?;
+        }
         Ok(meta.length)
     }
 

@@ -8,7 +8,7 @@ use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt as _};
 
 use super::fetch::{Answer, Fetch, Meta};
-use super::{Interval, kind_of};
+use super::{Interval, bare_tag, kind_of};
 use crate::error::{Error, Kind, Result};
 use crate::units::ByteLen;
 
@@ -46,7 +46,10 @@ impl Remote {
         let found = self.store.head(&self.path).await;
         let found =
             found.map_err(|e| Error::caused(kind_of(&e), format!("head {}", self.uri), e))?;
-        Ok(meta(&found))
+        let meta = meta(&found);
+        // What describes a file of a Hugging Face repository is another service than what gives its
+        // bytes, with another tag for the same content.
+        Ok(if self.uri.starts_with("hf://") { Meta { tag: None, ..meta } } else { meta })
     }
 }
 
@@ -61,7 +64,8 @@ impl Fetch for Remote {
 }
 
 fn meta(found: &ObjectMeta) -> Meta {
-    Meta { length: ByteLen::new(found.size), tag: found.e_tag.as_deref().map(Arc::from) }
+    let tag = found.e_tag.as_deref().map(|tag| Arc::from(bare_tag(tag)));
+    Meta { length: ByteLen::new(found.size), tag }
 }
 
 #[cfg(test)]

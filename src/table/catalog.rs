@@ -24,6 +24,7 @@ use super::refreshed::Refreshed;
 use super::source::Source;
 use super::uri::redacted;
 use crate::error::{Error, Kind, Result};
+use crate::store::bare_tag;
 use crate::tree::SnapshotId;
 use crate::units::Version;
 
@@ -250,10 +251,12 @@ fn entry(branch: Option<Arc<str>>, meta: ObjectMeta) -> Option<Entry> {
     let file = meta.location.filename()?;
     let version = ManifestNamingScheme::detect_scheme(file)?.parse_version(file)?;
     let time = meta.last_modified;
-    let manifest =
-        meta.e_tag.unwrap_or_else(|| format!("{}-{}", meta.size, time.timestamp_micros()));
+    let manifest = match &meta.e_tag {
+        Some(tag) => bare_tag(tag).into(),
+        None => format!("{}-{}", meta.size, time.timestamp_micros()).into(),
+    };
     Some(Entry {
-        id: SnapshotId { branch, version: Version::new(version), manifest: manifest.into() },
+        id: SnapshotId { branch, version: Version::new(version), manifest },
         modified: time.into(),
         manifest: meta.location,
         manifest_size: meta.size,

@@ -107,6 +107,12 @@ fn refusal(uri: &str, target: &Location) -> Error {
     Error::new(Kind::Denied, text)
 }
 
+/// How many components of a URI's path name the store: of `hf://datasets/owner/repository/path` the
+/// owner and the repository.
+pub fn place_in_store(scheme: &str) -> usize {
+    if scheme == "hf" { 2 } else { 0 }
+}
+
 /// A URI as store and path components.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Location {
@@ -143,11 +149,16 @@ impl Location {
     }
 
     fn same_store(&self, other: &Self) -> bool {
+        let depth = place_in_store(&self.scheme);
+        self.same_host(other) && self.path.iter().take(depth).eq(other.path.iter().take(depth))
+    }
+
+    fn same_host(&self, other: &Self) -> bool {
         self.scheme == other.scheme && self.authority == other.authority
     }
 
     fn covers(&self, other: &Self) -> bool {
-        self.same_store(other) && other.path.starts_with(&self.path)
+        self.same_host(other) && other.path.starts_with(&self.path)
     }
 
     fn parent(&self) -> String {
@@ -199,6 +210,18 @@ mod tests {
         assert!(allowed(&[], "s3://b/other/x", "s3://b/t.lance", &[]));
         assert!(!allowed(&[], "s3://c/other/x", "s3://b/t.lance", &[]));
         assert!(!allowed(&[], "gs://b/other/x", "s3://b/t.lance", &[]));
+    }
+
+    #[test]
+    fn a_repository_is_a_bucket() {
+        let table = "hf://datasets/acme/pub/t.lance";
+        assert!(allowed(&[], "hf://datasets/acme/pub/media/x", table, &[]));
+        for other in ["datasets/acme/pub2/x", "datasets/other/pub/x", "models/acme/pub/x"] {
+            let uri = format!("hf://{other}");
+            assert!(!allowed(&[], &uri, table, &[]), "{uri}");
+            assert!(allowed(&[&uri], &uri, table, &[]), "{uri}");
+        }
+        assert!(allowed(&["hf://datasets/acme"], "hf://datasets/acme/pub2/x", table, &[]));
     }
 
     #[test]

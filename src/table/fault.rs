@@ -6,7 +6,7 @@
 use std::error::Error as StdError;
 
 use crate::error::{Error, Kind};
-use crate::store::is_denial;
+use crate::store::decided;
 
 /// Wraps a failure of the crate, with what was being done.
 pub fn of(what: impl Into<String>, error: lance::Error) -> Error {
@@ -38,14 +38,8 @@ pub fn may_pass(error: &Error) -> bool {
 }
 
 fn decides(cause: &(dyn StdError + 'static)) -> Option<Kind> {
-    use object_store::Error as Store;
-    if let Some(store) = cause.downcast_ref::<Store>() {
-        return match store {
-            Store::PermissionDenied { .. } | Store::Unauthenticated { .. } => Some(Kind::Denied),
-            Store::NotFound { .. } => Some(Kind::Payload),
-            Store::Generic { source, .. } if is_denial(source.as_ref()) => Some(Kind::Denied),
-            _ => None,
-        };
+    if let Some(failure) = cause.downcast_ref::<object_store::Error>() {
+        return decided(failure);
     }
     match cause.downcast_ref::<std::io::Error>()?.kind() {
         std::io::ErrorKind::PermissionDenied => Some(Kind::Denied),

@@ -15,7 +15,7 @@ use object_store::path::Path;
 use url::Url;
 
 use super::descriptor::{BlobKind, Descriptor, Extent, Target};
-use super::external::Policy;
+use super::external::{Policy, place_in_store};
 use super::fault;
 use super::source::Source;
 use super::uri::redacted;
@@ -174,7 +174,11 @@ fn object(store: &ObjectStore, path: Path, within: &str) -> ObjectRef {
     let uri = Url::parse(within).map_or_else(
         |_| path.to_string(),
         |mut url| {
-            url.set_path(path.as_ref());
+            let depth = place_in_store(url.scheme());
+            let store = url.path().split('/').filter(|part| !part.is_empty()).take(depth);
+            let whole: Vec<&str> = store.chain([path.as_ref()]).collect();
+            let whole = whole.join("/");
+            url.set_path(&whole);
             redacted(url.as_str())
         },
     );
@@ -195,6 +199,17 @@ fn data_file_key(path: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn an_object_is_named_by_its_whole_uri() {
+        let uri = |within: &'static str, path: &'static str| async move {
+            let store = ObjectStore::memory();
+            object(&store, Path::from(path), within).uri.to_string()
+        };
+        assert_eq!(uri("s3://b/t.lance", "t.lance/data/x").await, "s3://b/t.lance/data/x");
+        let repository = "hf://datasets/acme/pub/t.lance";
+        assert_eq!(uri(repository, "t.lance/x").await, format!("{repository}/x"));
+    }
 
     #[test]
     fn sidecars_are_named_by_the_stem_of_the_data_file() {

@@ -55,6 +55,9 @@ pub enum Off {
     NoBlobs,
     /// This Blob column has the layout of before Blob v2.
     Legacy(String),
+    /// The table's store, by its scheme, cannot make a version so that no other is lost: the crate
+    /// commits to it without a condition (lance 14.0.2, `LT:io/commit.rs:1261`).
+    Store(String),
 }
 
 /// What turning it on did.
@@ -84,6 +87,9 @@ impl Managed {
         let leaves = &snapshot.leaves.fields;
         let legacy = leaves.iter().find(|leaf| leaf.layout == Layout::Legacy);
         let active = manifest.has_managed_blobs();
+        if let Some(scheme) = snapshot.locator.source.unsafe_scheme() {
+            return Ok(Self::Off(Off::Store(scheme.to_owned())));
+        }
         Ok(if number(format) < FIRST_FORMAT {
             Self::Off(Off::Format(format.to_owned()))
         } else if let Some(leaf) = legacy {
@@ -103,7 +109,7 @@ impl Off {
     pub fn can_be_turned_on(&self) -> bool {
         match self {
             Self::NotAsked => true,
-            Self::Format(_) | Self::NoBlobs | Self::Legacy(_) => false,
+            Self::Format(_) | Self::NoBlobs | Self::Legacy(_) | Self::Store(_) => false,
         }
     }
 }
@@ -119,6 +125,10 @@ impl fmt::Display for Off {
                 "the table's data storage format is {format}, and Managed storage needs 2.2 or newer: rewrite it into a new table"
             ),
             Self::NoBlobs => f.write_str("the table has no Blob column"),
+            Self::Store(scheme) => write!(
+                f,
+                "in {scheme}:// the Lance library commits without a lock, so that one writer can undo another: write the table elsewhere and upload it"
+            ),
             Self::Legacy(column) => write!(
                 f,
                 "the Blob column {column} has the layout of before Blob v2: rewrite the table into a new one"

@@ -123,6 +123,12 @@ impl Source {
         Ok(dataset)
     }
 
+    /// The table's scheme, if the crate commits there without a condition: two writers would lose
+    /// one of their versions.
+    pub(super) fn unsafe_scheme(&self) -> Option<&'static str> {
+        self.uri.starts_with("hf://").then_some("hf")
+    }
+
     /// What publishes manifests.
     pub(super) fn handler(&self) -> Arc<dyn CommitHandler> {
         self.handler.clone()
@@ -163,7 +169,9 @@ impl Source {
     pub async fn resolve(&self, uri: &url::Url) -> Result<(Arc<ObjectStore>, Path)> {
         let what = || format!("resolve External reference {}", redacted(uri.as_str()));
         let registry = self.session().store_registry();
-        let bucket = uri[..url::Position::BeforePath].to_owned();
+        let bucket = registry
+            .calculate_object_store_prefix(uri.as_str(), self.params.storage_options())
+            .map_err(|e| Error::caused(Kind::Descriptor, what(), e))?;
         let known =
             self.stores.lock().unwrap_or_else(PoisonError::into_inner).get(&bucket).cloned();
         if let Some(store) = known {

@@ -2,7 +2,8 @@
 //!
 //! Credentials are rotated by writing the file anew. The crate asks for options again when those it
 //! has expire ([`EXPIRES_AT_MILLIS_KEY`]), so each reading of the file is given a short life. Other
-//! sources (instance, container, web identity) have expiry times of their own.
+//! sources (instance, container, web identity) have expiry times of their own, or are looked at
+//! again (`profile`).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,8 +17,10 @@ use lance_io::object_store::{
     StorageOptionsProvider,
 };
 
+#[cfg(feature = "aws")]
+use super::profile::Profile;
 use crate::config;
-use crate::error::Result;
+use crate::error::{IoContext as _, Kind, Result};
 
 /// How long what the file said is used.
 const LIFE: Duration = Duration::from_secs(30);
@@ -39,7 +42,13 @@ impl Storage {
     /// # Errors
     /// `Kind::Invalid` where the file cannot be read or understood.
     pub fn new(given: HashMap<String, String>, file: Option<PathBuf>) -> Result<Self> {
-        let storage = Self { given, file, first: HashMap::new() };
+        let whole = |path: PathBuf| {
+            // The daemon leaves the folder that a path may start from.
+            std::path::absolute(&path)
+                .context(Kind::Invalid, || format!("options file {}", path.display()))
+        };
+        let given = given.into_iter().map(|(key, value)| (spelled(key), value)).collect();
+        let storage = Self { given, file: file.map(whole).transpose()?, first: HashMap::new() };
         Ok(Self { first: storage.options()?, ..storage })
     }
 
@@ -54,14 +63,19 @@ impl Storage {
             None if self.given.is_empty() => None,
             None => Some(StorageOptionsAccessor::with_static_options(self.given.clone())),
         };
-        let storage_options_accessor = accessor.map(Arc::new);
-        ObjectStoreParams { storage_options_accessor, ..Default::default() }
+        ObjectStoreParams {
+            storage_options_accessor: accessor.map(Arc::new),
+            #[cfg(feature = "aws")]
+            aws_credentials: Profile::find(self.first.keys()),
+            ..Default::default()
+        }
     }
 
     fn options(&self) -> Result<HashMap<String, String>> {
         let mut options = HashMap::new();
         if let Some(file) = &self.file {
-            options.extend(config::storage_options_file(file)?);
+            let read = config::storage_options_file(file)?.into_iter();
+            options.extend(read.map(|(key, value)| (spelled(key), value)));
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             options.insert(EXPIRES_AT_MILLIS_KEY.to_owned(), (now + LIFE).as_millis().to_string());
             options.insert(REFRESH_OFFSET_MILLIS_KEY.to_owned(), EARLY.as_millis().to_string());
@@ -69,6 +83,13 @@ impl Storage {
         options.extend(self.given.clone());
         Ok(options)
     }
+}
+
+/// A key as the crate looks for it when keys are rotated: as the environment's variables, in small
+/// letters (lance 14.0.2, `LI:object_store/dynamic_credentials.rs:156`).
+fn spelled(key: String) -> String {
+    let is_variable = !key.contains(|c: char| c.is_ascii_lowercase());
+    if is_variable { key.to_ascii_lowercase() } else { key }
 }
 
 #[async_trait]
@@ -87,5 +108,27 @@ impl StorageOptionsProvider for Storage {
 impl fmt::Debug for Storage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Storage").field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_spelled_as_the_crate_looks_for_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("options");
+        std::fs::write(&file, "AWS_ACCESS_KEY_ID=Aa\nhf_token=Bb\nHF_TOKEN_x=Cc\n").unwrap();
+        let given = HashMap::from([("AWS_REGION".to_owned(), "eu".to_owned())]);
+        let options = Storage::new(given, Some(file)).unwrap().first;
+        for (key, value) in [
+            ("aws_access_key_id", "Aa"),
+            ("hf_token", "Bb"),
+            ("HF_TOKEN_x", "Cc"),
+            ("aws_region", "eu"),
+        ] {
+            assert_eq!(options.get(key).map(String::as_str), Some(value), "{key}");
+        }
     }
 }

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 pub use desk::{Desk, enable, photos};
-pub use s3::{S3, SECRET_KEY};
+pub use s3::{ACCESS_KEY, S3, SECRET_KEY};
 
 /// The program under test; the slow tier names the release build.
 pub static LANCEFS: LazyLock<String> = LazyLock::new(|| {
@@ -174,12 +174,17 @@ impl Mount {
 
     /// Mounts a table with arguments.
     pub fn with(table: impl AsRef<OsStr>, arguments: &[&str]) -> Self {
+        let mount = Self::unmounted();
+        mount.start(table, arguments);
+        mount
+    }
+
+    /// A place for a mount: [`Mount::start_with`] makes it.
+    pub fn unmounted() -> Self {
         let folder = folder();
         let path = folder.path().join("mnt");
         std::fs::create_dir(&path).unwrap();
-        let mount = Self { folder, path };
-        mount.start(table, arguments);
-        mount
+        Self { folder, path }
     }
 
     /// Mounts at the same place again, after [`Mount::unmount`] or a death of the daemon.

@@ -2,10 +2,12 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::harness::{Mount, S3, SECRET_KEY, errno, eventually, run_python, sha256};
+use crate::harness::{
+    ACCESS_KEY, Mount, S3, SECRET_KEY, errno, eventually, folder, run_python, sha256,
+};
 
 const EIO: i32 = 5;
 const EACCES: i32 = 13;
@@ -242,7 +244,7 @@ fn an_object_that_is_gone_or_short_is_an_error_and_its_siblings_read() {
 fn blocks_on_disk_survive_a_remount() {
     let s3 = S3::new(&[]);
     write(&s3, "t", 40, 300_000);
-    let cache = crate::harness::folder();
+    let cache = folder();
     let folder = cache.path().join("cache");
     let arguments =
         ["--refresh", "1h", "--cache-dir", folder.to_str().unwrap(), "--cache-size", "256MiB"];
@@ -266,7 +268,7 @@ fn blocks_on_disk_survive_a_remount() {
 fn keys_that_are_rotated_are_picked_up_from_the_options_file() {
     let s3 = S3::new(&[]);
     write(&s3, "t", 100, 300_000);
-    let file = s3.options_file(SECRET_KEY);
+    let file = relative(&s3.options_file(SECRET_KEY));
     let flags = ["--storage-options-file", file.to_str().unwrap(), "--refresh", "1h"];
     let mount = Mount::with(s3.uri("t"), &flags);
     assert_eq!(read_all(&mount, 0).len(), 300_000);
@@ -279,6 +281,49 @@ fn keys_that_are_rotated_are_picked_up_from_the_options_file() {
     assert_eq!(errno(read(50)), EACCES);
     s3.options_file(SECRET_KEY);
     std::thread::sleep(Duration::from_secs(35));
+    assert_eq!(read(50).unwrap().len(), 300_000);
+}
+
+/// The daemon does not stay in the folder that a path starts from.
+fn relative(path: &Path) -> PathBuf {
+    let here = std::env::current_dir().unwrap();
+    let up: PathBuf = here.components().skip(1).map(|_| "..").collect();
+    up.join(path.strip_prefix("/").unwrap())
+}
+
+#[test]
+fn keys_of_a_profile_that_are_written_anew_are_picked_up() {
+    let s3 = S3::new(&[]);
+    write(&s3, "t", 100, 300_000);
+    let folder = folder();
+    let (keys, config) = (folder.path().join("credentials"), folder.path().join("config"));
+    let profile = |secret: &str| {
+        let text =
+            format!("[lab]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {secret}\n");
+        std::fs::write(&keys, text).unwrap();
+    };
+    profile(SECRET_KEY);
+    std::fs::write(&config, "[profile lab]\nregion = us-east-1\n").unwrap();
+    let is_key = |key: &str| key.contains("access_key");
+    let options = s3.options().into_iter().filter(|(key, _)| !is_key(key));
+    let flags: Vec<String> =
+        options.map(|(key, value)| format!("--storage-option={key}={value}")).collect();
+    let mut flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    flags.extend(["--refresh", "1h"]);
+    let mount = Mount::unmounted();
+    let variables = [
+        ("AWS_PROFILE", "lab"),
+        ("AWS_SHARED_CREDENTIALS_FILE", keys.to_str().unwrap()),
+        ("AWS_CONFIG_FILE", config.to_str().unwrap()),
+    ];
+    mount.start_with(s3.uri("t"), &flags, &variables);
+    assert_eq!(read_all(&mount, 0).len(), 300_000);
+    let read = |row: usize| std::fs::read(mount.at(format!("1/{row}/blob.bin")));
+    profile("wrong");
+    std::thread::sleep(Duration::from_secs(6));
+    assert_eq!(errno(read(50)), EACCES);
+    profile(SECRET_KEY);
+    std::thread::sleep(Duration::from_secs(6));
     assert_eq!(read(50).unwrap().len(), 300_000);
 }
 

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::{Mount, copy_folder, folder};
 
 const BUCKET: &str = "media";
-const ACCESS_KEY: &str = "lab";
+pub const ACCESS_KEY: &str = "lab";
 /// The key that the server takes.
 pub const SECRET_KEY: &str = "laboratory";
 
@@ -78,12 +78,12 @@ impl S3 {
         ]
     }
 
-    /// Options of the store as a file, with this secret key.
+    /// Options of the store as a file, with this secret key: in capitals, as in the environment.
     pub fn options_file(&self, secret: &str) -> PathBuf {
         let file = self.folder.path().join("options");
         let lines = self.options().into_iter().map(|(key, value)| {
             let value = if key == "aws_secret_access_key" { secret.to_owned() } else { value };
-            format!("{key}={value}\n")
+            format!("{}={value}\n", key.to_uppercase())
         });
         std::fs::write(&file, lines.collect::<String>()).unwrap();
         file
