@@ -76,7 +76,8 @@ impl Objects {
             }
             None => {
                 let nanos = modified.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
-                format!("{nanos:x}-{length:x}")
+                // 32 digits, as S3 has them: a dash and a number would tell of parts.
+                format!("{nanos:016x}{length:016x}")
             }
         }
     }
