@@ -353,15 +353,16 @@ impl Object {
         trips
     }
 
-    /// A run of blocks as requests of some bytes each.
+    /// A run of blocks as requests of some bytes each: whole extents, or as much as the kernel reads
+    /// at once.
     fn requests_of(&self, run: Range<u64>, len: u64) -> impl Iterator<Item = Range<u64>> + use<> {
         let Shared { sizes, buffers, .. } = &*self.shared;
-        let extent = buffers.blocks(sizes.block);
-        let most = (len / sizes.block.get()).max(1);
-        // Large ones are made of whole extents.
-        let (origin, most) =
-            if most < extent { (run.start, most) } else { (0, most / extent * extent) };
-        span::cuts(run, origin, most)
+        let blocks = |bytes: u64| (bytes / sizes.block.get()).max(1);
+        let (extent, least) = (buffers.blocks(sizes.block), blocks(LEAST_REQUEST));
+        let unit = if blocks(len) < extent { least } else { extent };
+        let most = (blocks(len) / unit).max(1) * unit;
+        let start = run.start;
+        span::cuts(run, start, most)
     }
 
     fn start(self: &Arc<Self>, state: &mut State, run: Range<u64>, leave: Option<Leave>) -> Trip {

@@ -12,7 +12,9 @@
 //!    close to where a stream is that has gone on before belongs to it ([`SKIP`], [`BACK`]).
 //! 4. A stream through a large object must not drive out what others come back to, nor take memory
 //!    that it never looks at again: it says what it has left behind ([`Streams::left_behind`]).
-//! 5. Requests must be few: what is ahead is extended in steps of a quarter of the window, not with
+//! 5. The kernel reads ahead as well, several reads at once, and they come in any order: a stream that
+//!    comes to where another one began takes it over ([`Streams::join`]).
+//! 6. Requests must be few: what is ahead is extended in steps of a quarter of the window, not with
 //!    every read.
 
 use std::ops::Range;
@@ -38,6 +40,11 @@ const LEAST_STEP: u64 = 256 << 10;
 /// What is ahead is extended when this part of the window has been used.
 const STEPS: u64 = 4;
 
+/// What is asked for ahead is a multiple of the largest of these, in bytes, that it is not less than:
+/// an extent, and as much as the kernel reads at once. So extents end where the reads of a large
+/// value end, and a read is a slice of one; what lies in two has to be copied together.
+const WHOLE: [u64; 2] = [2 << 20, 1 << 20];
+
 /// A stream that was used in so many reads of the object is still on its way: a player reads once a
 /// second while a copy reads a thousand times.
 const ON_ITS_WAY: u64 = 4096;
@@ -56,6 +63,8 @@ pub struct Ahead {
 struct Stream {
     /// Its number, never used again.
     id: u64,
+    /// Where it began.
+    from: u64,
     /// Where it goes on.
     next: u64,
     /// What has been asked for ahead ends here; not before `next`.
@@ -82,11 +91,11 @@ impl Streams {
     /// is the largest window, in bytes; with 0 nothing is ever fetched ahead.
     pub fn note(&mut self, span: Range<u64>, limit: u64) -> Option<Ahead> {
         self.reads += 1;
-        let Some(stream) = self.nearest(span.start) else {
+        let Some(found) = self.nearest(span.start) else {
             self.begin(&span);
             return None;
         };
-        let stream = &mut self.streams[stream];
+        let stream = &mut self.streams[found];
         stream.used = self.reads;
         let gained = span.end.saturating_sub(stream.next.max(span.start));
         if gained == 0 {
@@ -96,6 +105,7 @@ impl Streams {
         stream.went_on += 1;
         stream.next = span.end;
         stream.ahead = stream.ahead.max(stream.next);
+        let stream = self.join(found);
         let growth = GROWTH[stream.went_on.min(GROWTH.len() - 1)];
         let window = stream.run.saturating_mul(growth).min(limit);
         let target = stream.next.saturating_add(window);
@@ -103,9 +113,29 @@ impl Streams {
         if window == 0 || target.saturating_sub(stream.ahead) < step {
             return None;
         }
-        let wanted = stream.ahead..target;
-        stream.ahead = target;
+        let wanted = stream.ahead..stream.ahead + whole(target - stream.ahead);
+        stream.ahead = wanted.end;
         Some(Ahead { stream: stream.id, span: wanted })
+    }
+
+    /// A stream, with that which began where it goes on now, if there is one.
+    fn join(&mut self, found: usize) -> &mut Stream {
+        let Stream { next, .. } = self.streams[found];
+        let goes_on = |other: &Stream| {
+            let is_near = (next..=next.saturating_add(GAP)).contains(&other.from);
+            is_near && (other.went_on > 0 || self.reads - other.used <= RECENT)
+        };
+        let other = self.streams.iter().enumerate().find(|(i, s)| *i != found && goes_on(s));
+        let Some((at, &other)) = other else { return &mut self.streams[found] };
+        let stream = &mut self.streams[found];
+        stream.next = other.next;
+        stream.ahead = stream.ahead.max(other.ahead);
+        stream.run += other.run;
+        stream.went_on += 1 + other.went_on;
+        self.streams.swap_remove(at);
+        // The last one is now where the other was.
+        let found = if found == self.streams.len() { at } else { found };
+        &mut self.streams[found]
     }
 
     /// What a stream that has come to `at` has left behind since it last said so: what is more than
@@ -159,10 +189,16 @@ impl Streams {
         }
         let run = span.end - span.start;
         let id = self.reads;
-        let (next, ahead) = (span.end, span.end);
-        let behind = span.start;
-        self.streams.push(Stream { id, next, ahead, run, behind, went_on: 0, used: id });
+        let Range { start: from, end: next } = *span;
+        let (ahead, behind) = (next, from);
+        self.streams.push(Stream { id, from, next, ahead, run, behind, went_on: 0, used: id });
     }
+}
+
+/// How much of a length is asked for.
+fn whole(len: u64) -> u64 {
+    let unit = WHOLE.into_iter().find(|unit| len >= *unit);
+    unit.map_or(len, |unit| len - len % unit)
 }
 
 #[cfg(test)]
@@ -210,8 +246,9 @@ mod tests {
         sequential(&mut streams, 0, 64);
         let tail = 1 << 30;
         assert_eq!(note(&mut streams, tail..tail + READ), None);
-        assert!(!sequential(&mut streams, 64 * READ, 12).is_empty(), "the head goes on");
-        assert!(note(&mut streams, tail + READ..tail + 2 * READ).is_some(), "and so does the tail");
+        sequential(&mut streams, 64 * READ, 12);
+        assert!(note(&mut streams, tail + READ..tail + 2 * READ).is_some(), "the tail goes on");
+        assert!(!sequential(&mut streams, 76 * READ, 12).is_empty(), "and so does the head");
     }
 
     #[test]
@@ -242,6 +279,25 @@ mod tests {
         }
         assert_eq!(note(&mut streams, READ..2 * READ), None, "40 reads ago");
         assert!(note(&mut streams, 39 * far + READ..39 * far + 2 * READ).is_some(), "just now");
+    }
+
+    #[test]
+    fn reads_that_come_in_another_order_are_one_stream() {
+        let mut streams = Streams::default();
+        note(&mut streams, 0..2 * READ);
+        assert_eq!(note(&mut streams, 6 * READ..14 * READ), None, "what comes before is not there");
+        assert_eq!(note(&mut streams, 2 * READ..6 * READ), Some(14 * READ..62 * READ));
+        assert_eq!(streams.streams.len(), 1);
+        // Four readers take turns, and each begins where the next one has begun before.
+        let mut streams = Streams::default();
+        for turn in 0..4 {
+            for reader in (0..4).rev() {
+                let at = (reader * 4 + turn) * READ;
+                note(&mut streams, at..at + READ);
+            }
+        }
+        let ends: Vec<u64> = streams.streams.iter().map(|stream| stream.next).collect();
+        assert_eq!(ends, [16 * READ]);
     }
 
     #[test]
@@ -286,12 +342,13 @@ mod tests {
             limit in 0_u64..1 << 26,
         ) {
             let mut streams = Streams::default();
-            let (mut read, mut ahead) = (0, 0);
+            let (mut read, mut ahead, mut furthest) = (0, 0, 0);
             for (start, len) in reads {
                 read += len;
+                furthest = furthest.max(start + len);
                 if let Some(Ahead { span: wanted, .. }) = streams.note(start..start + len, limit) {
                     prop_assert!(wanted.start >= start + len);
-                    prop_assert!(wanted.end - (start + len) <= limit);
+                    prop_assert!(wanted.end.saturating_sub(furthest) <= limit);
                     ahead += wanted.end - wanted.start;
                 }
             }
