@@ -68,7 +68,7 @@ pub trait RangeRead: Send + Sync {
     /// The bytes of an interval, all of them.
     ///
     /// # Errors
-    /// [`Kind::Payload`] where the object is gone or shorter, [`Kind::Denied`] for 401 and 403,
+    /// [`Kind::Payload`] where the object is gone or shorter, [`Kind::Denied`] where the store refuses,
     /// [`Kind::Timeout`] where the store gave up.
     fn read(&self, interval: Interval) -> BoxFuture<'_, Result<Bytes>>;
 
@@ -142,6 +142,9 @@ pub fn kind_of(error: &object_store::Error) -> Kind {
     }
 }
 
+/// The codes of stores that have no such bucket; a 404 of a listing without one is a gateway's.
+const NO_BUCKET: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
+
 /// The kind of a failure that a store has said plainly: it may not be done, or there is no such
 /// object or bucket.
 pub fn decided(error: &object_store::Error) -> Option<Kind> {
@@ -151,8 +154,8 @@ pub fn decided(error: &object_store::Error) -> Option<Kind> {
         E::NotFound { .. } => Some(Kind::Payload),
         E::Generic { store, source } if is_denial(store, source.as_ref()) => Some(Kind::Denied),
         E::Generic { source, .. } => {
-            status(source.as_ref()).filter(|status| status.starts_with("404"))?;
-            Some(Kind::Payload)
+            let status = status(source.as_ref()).filter(|status| status.starts_with("404"))?;
+            NO_BUCKET.iter().any(|code| status.contains(code)).then_some(Kind::Payload)
         }
         _ => None,
     }
@@ -172,9 +175,23 @@ fn is_denial(store: &str, source: &(dyn std::error::Error + 'static)) -> bool {
             ["401", "403"].iter().any(|s| status.starts_with(s))
                 || ["ExpiredToken", "InvalidToken"].into_iter().any(is_over)
         }
-        None => chain(source).any(|text| text.contains("Failed to get AWS credentials")),
+        // A service of credentials that did not answer may answer later.
+        None => chain(source).any(|text| {
+            text.contains("Failed to get AWS credentials")
+                && NO_CREDENTIALS.iter().any(|part| text.contains(part))
+        }),
     }
 }
+
+/// What the AWS SDK says where asking again gives no other credentials (`aws-credential-types` 1.2,
+/// `src/provider/error.rs`; codes of STS).
+const NO_CREDENTIALS: [&str; 5] = [
+    "CredentialsNotLoaded(",
+    "InvalidConfiguration(",
+    "AccessDenied",
+    "ExpiredToken",
+    "InvalidIdentityToken",
+];
 
 /// Whether a store has answered and would answer the same again; 408 and 429 ask for another try.
 fn is_refusal(error: &(dyn std::error::Error + 'static)) -> bool {
@@ -216,6 +233,7 @@ mod tests {
 
     #[test]
     fn a_failure_of_a_store_is_what_its_text_says() {
+        let no_keys = |why: &str| format!("Failed to get AWS credentials: {why}");
         let answered = |status: &str| format!("Server returned non-2xx status code: {status}");
         for (store, text, kind) in [
             ("S3", answered("403 Forbidden"), Kind::Denied),
@@ -224,7 +242,8 @@ mod tests {
             ("S3", answered("404 Not Found: <Code>NoSuchBucket</Code>"), Kind::Payload),
             ("S3", answered("503 Slow Down"), Kind::Timeout),
             ("S3", answered("429 Too Many Requests"), Kind::Timeout),
-            ("N/A", "Failed to get AWS credentials: none".to_owned(), Kind::Denied),
+            ("N/A", no_keys("CredentialsNotLoaded("), Kind::Denied),
+            ("N/A", no_keys("ProviderError(503"), Kind::Timeout),
             ("PermissionDenied", "at list".to_owned(), Kind::Denied),
             ("S3", "connection reset".to_owned(), Kind::Timeout),
         ] {

@@ -61,7 +61,7 @@ impl Fs {
                 None
             }
             Node::Row(slot, row) => {
-                lasts = self.lists_in_full(*slot, *row).await;
+                lasts = self.lists_in_full(*slot, *row).await?;
                 None
             }
             Node::Root
@@ -84,14 +84,22 @@ impl Fs {
         Ok(OpenedDirectory { handle: self.handles.open_directory(names), lasts })
     }
 
-    /// Whether a row can be read, so that its list is what it will always be.
-    async fn lists_in_full(&self, slot: Slot, row: RowIndex) -> bool {
-        let Ok(snapshot) = self.snapshot(slot).await else { return false };
+    /// Whether every field of a row can be read, so that its list is what it will always be: what
+    /// fails now may be mended.
+    async fn lists_in_full(&self, slot: Slot, row: RowIndex) -> Result<bool> {
+        let snapshot = self.snapshot(slot).await?;
         if snapshot.leaves.fields.is_empty() {
-            return true;
+            return Ok(true);
         }
         snapshot.look_ahead(row);
-        snapshot.row(row).await.is_ok()
+        match snapshot.row(row).await {
+            Ok(row) => {
+                let mut leaves = snapshot.leaves.shape.indexed();
+                Ok(leaves.all(|(leaf, _)| row.values(leaf, Ordinal::new(0)).is_ok()))
+            }
+            Err(error) if is_of_the_row(&error) => Ok(false),
+            Err(error) => Err(error.at(place(&snapshot, row))),
+        }
     }
 
     /// Whether a number is that of a file, which nobody may run.
@@ -317,7 +325,7 @@ impl Fs {
         sink: &mut (dyn Sink + Send),
         error: &Error,
     ) -> Result<()> {
-        if !matches!(error.kind(), Kind::Payload | Kind::Table | Kind::Descriptor) {
+        if !is_of_the_row(error) {
             return Err(error.clone());
         }
         for (leaf, name) in shape.indexed() {
@@ -350,4 +358,9 @@ impl Fs {
         let next = FIRST + (leaf.get() << ORDINAL_BITS) + 1;
         Ok(sink.add(ino, next, FileKind::File, &name.file_name(&[])))
     }
+}
+
+/// Whether a row that fails so is listed all the same, with the names that are certain.
+fn is_of_the_row(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Payload | Kind::Table | Kind::Descriptor)
 }

@@ -110,6 +110,8 @@ struct Object {
     from: Arc<dyn Fetch>,
     shared: Arc<Shared>,
     known: OnceLock<Meta>,
+    /// The length that somebody was told before anything was read.
+    described: OnceLock<ByteLen>,
     replaced: AtomicBool,
     state: Mutex<State>,
 }
@@ -167,8 +169,8 @@ impl Cached {
         from: Arc<dyn Fetch>,
         shared: Arc<Shared>,
     ) -> Self {
-        let (known, replaced, state) = Default::default();
-        Self(Arc::new(Object { id, uri, owner, from, shared, known, replaced, state }))
+        let (known, described, replaced, state) = Default::default();
+        Self(Arc::new(Object { id, uri, owner, from, shared, known, described, replaced, state }))
     }
 
     /// Whether the store has answered with another object under this name.
@@ -238,12 +240,16 @@ impl Object {
         if let Some(known) = self.known.get() {
             return Ok(known.length);
         }
+        if let Some(length) = self.described.get() {
+            return Ok(*length);
+        }
         let meta = self.from.head().await?;
-        // Without a tag it cannot tell this object from the next one: the first bytes will.
         if meta.tag.is_some() {
             self.compare(&meta)?;
+            return Ok(meta.length);
         }
-        Ok(meta.length)
+        // Without a tag only its length can be compared with that of what is read later.
+        Ok(*self.described.get_or_init(|| meta.length))
     }
 
     /// What a read's bytes are or come with, in order and as far as the object goes; starts what is
@@ -402,7 +408,8 @@ impl Object {
             }
             meta.clone()
         });
-        if known == meta {
+        let is_described = self.described.get().is_none_or(|length| *length == meta.length);
+        if known == meta && is_described {
             return Ok(());
         }
         self.replaced.store(true, Ordering::Relaxed);

@@ -26,6 +26,7 @@ use foyer::{
 };
 use rustix::fs::FlockOperation;
 
+use super::bare_tag;
 use super::fetch::Meta;
 use crate::error::{Error, IoContext as _, Kind, Result};
 use crate::units::{self, BlockNumber, ByteLen};
@@ -93,7 +94,7 @@ impl Disk {
         let text = self.get(&meta_key(uri)).await?;
         let text = std::str::from_utf8(&text).ok()?;
         let (length, tag) = text.split_once(' ')?;
-        let tag = (!tag.is_empty()).then(|| Arc::from(tag));
+        let tag = (!tag.is_empty()).then(|| Arc::from(bare_tag(tag)));
         Some(Meta { length: ByteLen::new(length.parse().ok()?), tag })
     }
 

@@ -37,7 +37,7 @@ pub trait Fetch: Send + Sync {
     ///
     /// # Errors
     /// `Kind::Payload` where the object is gone or starts to be asked for past its end,
-    /// `Kind::Denied` for 401 and 403, `Kind::Timeout` where another try may succeed.
+    /// `Kind::Denied` where the store refuses the credentials or nobody has any, `Kind::Timeout` where another try may succeed.
     fn get(&self, interval: Interval) -> BoxFuture<'_, Result<Answer>>;
 
     /// What the store says of the object: one HEAD.

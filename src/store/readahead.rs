@@ -41,7 +41,7 @@ const LEAST_STEP: u64 = 256 << 10;
 const STEPS: u64 = 4;
 
 /// What is asked for ahead is a multiple of the largest of these, in bytes, that it is not less than:
-/// an extent, and as much as the kernel reads at once. So extents end where the reads of a large
+/// an extent (`buffers`), and as much as the kernel reads at once. So extents end where the reads of a large
 /// value end, and a read is a slice of one; what lies in two has to be copied together.
 const WHOLE: [u64; 2] = [2 << 20, 1 << 20];
 
@@ -118,14 +118,15 @@ impl Streams {
         Some(Ahead { stream: stream.id, span: wanted })
     }
 
-    /// A stream, with that which began where it goes on now, if there is one.
+    /// A stream, with that which began after it where it goes on now, if there is one.
     fn join(&mut self, found: usize) -> &mut Stream {
-        let Stream { next, .. } = self.streams[found];
+        let Stream { id, next, .. } = self.streams[found];
         let goes_on = |other: &Stream| {
-            let is_near = (next..=next.saturating_add(GAP)).contains(&other.from);
-            is_near && (other.went_on > 0 || self.reads - other.used <= RECENT)
+            // One that began before is where somebody was who reads backwards.
+            let is_later = other.id > id && self.reads - other.used <= RECENT;
+            is_later && (next..=next.saturating_add(GAP)).contains(&other.from)
         };
-        let other = self.streams.iter().enumerate().find(|(i, s)| *i != found && goes_on(s));
+        let other = self.streams.iter().enumerate().find(|(_, stream)| goes_on(stream));
         let Some((at, &other)) = other else { return &mut self.streams[found] };
         let stream = &mut self.streams[found];
         stream.next = other.next;
@@ -288,16 +289,27 @@ mod tests {
         assert_eq!(note(&mut streams, 6 * READ..14 * READ), None, "what comes before is not there");
         assert_eq!(note(&mut streams, 2 * READ..6 * READ), Some(14 * READ..62 * READ));
         assert_eq!(streams.streams.len(), 1);
-        // Four readers take turns, and each begins where the next one has begun before.
+        // Four readers take turns, and each comes to where the next one began.
         let mut streams = Streams::default();
         for turn in 0..4 {
-            for reader in (0..4).rev() {
+            for reader in 0..4 {
                 let at = (reader * 4 + turn) * READ;
                 note(&mut streams, at..at + READ);
             }
         }
         let ends: Vec<u64> = streams.streams.iter().map(|stream| stream.next).collect();
         assert_eq!(ends, [16 * READ]);
+        // Who reads backwards in steps of four reads does not fetch what lies before it.
+        let mut streams = Streams::default();
+        let mut fetched = 0;
+        for step in (0..64).rev() {
+            for read in 0..4 {
+                let at = (step * 4 + read) * READ;
+                let ahead = note(&mut streams, at..at + READ).unwrap_or_default();
+                fetched += ahead.end.saturating_sub(((step + 1) * 4 * READ).max(ahead.start));
+            }
+        }
+        assert!(fetched <= 64 * 4 * READ * 9, "{fetched}");
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! followed when
 //!
 //! 1. its object lies beneath a base that the table registers, or
-//! 2. it lies in the same store and bucket as the table, which is no local file, or
+//! 2. it lies in the same store and bucket (on Hugging Face, repository) as the table, which is no
+//!    local file, or
 //! 3. a `--allow-external` prefix covers it.
 //!
 //! Prefixes are compared by path component: `s3://b/pub` covers `s3://b/pub/x`, not
@@ -13,7 +14,7 @@
 
 use url::Url;
 
-use super::uri::redacted;
+use super::uri::{parts_of_store, redacted};
 use crate::error::{Error, Kind, Result};
 
 /// What the user allows beyond what the table registers.
@@ -107,12 +108,6 @@ fn refusal(uri: &str, target: &Location) -> Error {
     Error::new(Kind::Denied, text)
 }
 
-/// How many components of a URI's path name the store: of `hf://datasets/owner/repository/path` the
-/// owner and the repository.
-pub fn place_in_store(scheme: &str) -> usize {
-    if scheme == "hf" { 2 } else { 0 }
-}
-
 /// A URI as store and path components.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Location {
@@ -149,7 +144,7 @@ impl Location {
     }
 
     fn same_store(&self, other: &Self) -> bool {
-        let depth = place_in_store(&self.scheme);
+        let depth = parts_of_store(&self.scheme);
         self.same_host(other) && self.path.iter().take(depth).eq(other.path.iter().take(depth))
     }
 

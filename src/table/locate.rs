@@ -15,10 +15,10 @@ use object_store::path::Path;
 use url::Url;
 
 use super::descriptor::{BlobKind, Descriptor, Extent, Target};
-use super::external::{Policy, place_in_store};
+use super::external::Policy;
 use super::fault;
 use super::source::Source;
-use super::uri::redacted;
+use super::uri::{parts_of_store, redacted};
 use crate::error::{Error, Kind, Result};
 use crate::store::{ObjectRef, Owner, Place};
 
@@ -174,7 +174,7 @@ fn object(store: &ObjectStore, path: Path, within: &str) -> ObjectRef {
     let uri = Url::parse(within).map_or_else(
         |_| path.to_string(),
         |mut url| {
-            let depth = place_in_store(url.scheme());
+            let depth = parts_of_store(url.scheme());
             let store = url.path().split('/').filter(|part| !part.is_empty()).take(depth);
             let whole: Vec<&str> = store.chain([path.as_ref()]).collect();
             let whole = whole.join("/");

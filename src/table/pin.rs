@@ -13,6 +13,7 @@ use lance::dataset::refs::Ref;
 use super::{Snapshot, Table, fault};
 use crate::error::Result;
 use crate::name;
+use crate::store::bare_tag;
 use crate::tree::SnapshotId;
 use crate::units::Version;
 
@@ -93,7 +94,7 @@ impl Table {
     /// [`crate::error::Kind::Stale`] where it is gone or another one has its number.
     pub async fn pinned(&self, version: u64, manifest: &str) -> Result<Arc<Snapshot>> {
         let version = Version::new(version);
-        let id = SnapshotId { branch: None, version, manifest: manifest.into() };
+        let id = SnapshotId { branch: None, version, manifest: bare_tag(manifest).into() };
         self.snapshot(self.numbers.slot(&id)).await
     }
 }

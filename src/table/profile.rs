@@ -6,6 +6,7 @@
 //! anew when a file of profiles has changed; instance, container and web identity say by themselves
 //! how long their keys live.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -20,15 +21,16 @@ use tokio::sync::Mutex;
 const PERIOD: Duration = Duration::from_secs(5);
 /// How long before their end keys are asked for again, where they have one.
 const EARLY: Duration = Duration::from_mins(1);
-/// The chain needs no region for keys; without one it would ask the instance.
+/// What is asked for is a region as well, which nobody looks at here.
 const NO_REGION: &str = "us-east-1";
-/// Options that say where keys come from.
-const SAYING: [&str; 5] = [
+/// Options that say where keys come from, or that the crate takes no keys from others with.
+const SAYING: [&str; 6] = [
     "aws_access_key_id",
     "access_key_id",
     "aws_skip_signature",
     "skip_signature",
     "aws_provider_scheme",
+    "use_opendal",
 ];
 
 /// The usual chain, as the files of profiles are now.
@@ -50,12 +52,14 @@ impl Profile {
     /// says otherwise, and there is such a file.
     pub fn find<'a>(
         mut options: impl Iterator<Item = &'a String>,
+        environment: impl Fn(&str) -> Option<OsString>,
     ) -> Option<AwsCredentialProvider> {
-        let is_said = std::env::var_os("AWS_ACCESS_KEY_ID").is_some()
-            || options.any(|key| SAYING.contains(&&**key));
-        let home = std::env::home_dir();
+        // Those of one base of the table are written `base_<n>.<option>`.
+        let says = |key: &String| key.rsplit('.').next().is_some_and(|key| SAYING.contains(&key));
+        let is_said = environment("AWS_ACCESS_KEY_ID").is_some() || options.any(says);
+        let home = environment("HOME").map(PathBuf::from);
         let place = |variable, name: &str| {
-            let named = std::env::var_os(variable).map(PathBuf::from);
+            let named = environment(variable).map(PathBuf::from);
             named.or_else(|| Some(home.as_ref()?.join(".aws").join(name)))
         };
         let files = [
@@ -113,9 +117,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_that_say_where_keys_are_go_first() {
-        for key in SAYING {
-            assert!(Profile::find([key.to_owned()].iter()).is_none(), "{key}");
+    fn a_profile_is_asked_where_nothing_else_says_where_keys_are() {
+        let home = tempfile::tempdir().unwrap();
+        let is_asked = |option: &str, variable: &str| {
+            let environment = |name: &str| match name {
+                "HOME" => Some(home.path().into()),
+                _ => (name == variable).then(|| "x".into()),
+            };
+            Profile::find([option.to_owned()].iter(), environment).is_some()
+        };
+        assert!(!is_asked("aws_region", ""), "there is no file");
+        std::fs::create_dir(home.path().join(".aws")).unwrap();
+        std::fs::write(home.path().join(".aws/config"), "").unwrap();
+        assert!(is_asked("aws_region", ""));
+        assert!(!is_asked("aws_region", "AWS_ACCESS_KEY_ID"));
+        for option in SAYING {
+            assert!(!is_asked(option, ""), "{option}");
+            assert!(!is_asked(&format!("base_1.{option}"), ""), "{option}");
         }
     }
 }

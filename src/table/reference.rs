@@ -8,7 +8,7 @@ use super::locate::Locator;
 use super::{Row, Snapshot, Table};
 use crate::error::{Error, Kind, Result};
 use crate::staging::Reference;
-use crate::store::{Interval, ObjectRef};
+use crate::store::{Interval, ObjectRef, bare_tag};
 use crate::tree::{LeafIndex, SnapshotId};
 use crate::units::{Ordinal, Version};
 
@@ -82,7 +82,7 @@ impl Table {
         let id = SnapshotId {
             branch: None,
             version: Version::new(reference.version),
-            manifest: reference.manifest.as_str().into(),
+            manifest: bare_tag(&reference.manifest).into(),
         };
         let snapshot = self.snapshot(self.numbers.slot(&id)).await?;
         let path = Path::parse(&reference.path).map_err(|e| {

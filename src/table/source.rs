@@ -17,7 +17,7 @@ use object_store::path::Path;
 
 use super::fault;
 use super::storage::Storage;
-use super::uri::redacted;
+use super::uri::{HUB, redacted};
 use crate::error::{Error, Kind, Result};
 use crate::store::Depot;
 use crate::tree::SnapshotId;
@@ -126,7 +126,8 @@ impl Source {
     /// The table's scheme, if the crate commits there without a condition: two writers would lose
     /// one of their versions.
     pub(super) fn unsafe_scheme(&self) -> Option<&'static str> {
-        self.uri.starts_with("hf://").then_some("hf")
+        let (scheme, _) = self.uri.split_once("://")?;
+        (scheme == HUB).then_some(HUB)
     }
 
     /// What publishes manifests.

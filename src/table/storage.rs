@@ -66,7 +66,7 @@ impl Storage {
         ObjectStoreParams {
             storage_options_accessor: accessor.map(Arc::new),
             #[cfg(feature = "aws")]
-            aws_credentials: Profile::find(self.first.keys()),
+            aws_credentials: Profile::find(self.first.keys(), |name| std::env::var_os(name)),
             ..Default::default()
         }
     }

@@ -2,6 +2,15 @@
 
 use url::Url;
 
+/// The scheme of Hugging Face.
+pub const HUB: &str = "hf";
+
+/// How many components of a URI's path name the store: of `hf://datasets/owner/repository/path` the
+/// owner and the repository (lance 14.0.2, `LI:object_store/providers/huggingface.rs:33`).
+pub fn parts_of_store(scheme: &str) -> usize {
+    if scheme == HUB { 2 } else { 0 }
+}
+
 /// A URI without what may be a credential: password, query and fragment. Every message, log line
 /// and status shows URIs like this.
 pub fn redacted(uri: &str) -> String {

@@ -17,9 +17,6 @@ use crate::units::{ByteLen, Ino};
 pub const BLOCK: u64 = 512;
 /// `st_blksize`, in bytes: what one read of the kernel carries.
 const READ_SIZE: u32 = 128 << 10;
-/// `st_blksize` of a directory, in bytes. The C library makes its buffer for a list of it, and the
-/// kernel one of the same size for each request: a row's list is short.
-const LIST_SIZE: u32 = 4 << 10;
 /// Permission bits of a mode.
 const PERMISSIONS: u32 = 0o7777;
 
@@ -79,7 +76,7 @@ pub fn kernel_attr(attr: &Attr) -> FileAttr {
         uid: attr.uid,
         gid: attr.gid,
         rdev: 0,
-        blksize: if attr.kind == FileKind::Directory { LIST_SIZE } else { READ_SIZE },
+        blksize: READ_SIZE,
         flags: 0,
     }
 }

@@ -34,13 +34,15 @@ struct Store {
     object: Mutex<(Vec<u8>, &'static str)>,
     asked: Mutex<Vec<Range<u64>>>,
     faults: Mutex<VecDeque<Fault>>,
+    describes: AtomicBool,
     piece: usize,
 }
 
 impl Store {
     fn of(object: Vec<u8>) -> Arc<Self> {
-        let (asked, faults) = Default::default();
-        Arc::new(Self { object: Mutex::new((object, "a")), asked, faults, piece: 10_000 })
+        let (asked, faults, describes) = Default::default();
+        let object = Mutex::new((object, "a"));
+        Arc::new(Self { object, asked, faults, describes, piece: 10_000 })
     }
 
     fn failing(self: Arc<Self>, faults: impl IntoIterator<Item = Fault>) -> Arc<Self> {
@@ -93,7 +95,9 @@ impl Fetch for Store {
     }
 
     fn head(&self) -> BoxFuture<'_, Result<Meta>> {
-        panic!("nobody needs a HEAD for reading")
+        assert!(self.describes.swap(false, Ordering::Relaxed), "a HEAD that nobody needs");
+        let length = units::u64_of(self.object.lock().unwrap().0.len());
+        async move { Ok(Meta { length: ByteLen::new(length), tag: None }) }.boxed()
     }
 }
 
@@ -363,6 +367,19 @@ async fn an_object_that_is_replaced_never_gives_bytes_of_both() {
     assert_eq!(case.read(0, READ).await.unwrap(), bytes(1 << 20)[..units::usize_of(READ)]);
     assert_eq!(case.read(0, 3 * READ).await.unwrap_err().kind(), Kind::Stale);
     assert!(case.object.is_replaced());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_length_without_a_tag_is_asked_for_once_and_held_against_what_is_read() {
+    for (now, kind) in [(1 << 20, None), ((1 << 20) + 1, Some(Kind::Stale))] {
+        let case = Case::new(Store::of(bytes(1 << 20)), SIZES);
+        case.store.describes.store(true, Ordering::Relaxed);
+        for _ in 0..2 {
+            assert_eq!(case.object.length().await.unwrap(), ByteLen::mib(1));
+        }
+        *case.store.object.lock().unwrap() = (bytes(now), "b");
+        assert_eq!(case.read(0, READ).await.err().map(|error| error.kind()), kind);
+    }
 }
 
 #[derive(Clone, Debug)]
