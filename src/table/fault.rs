@@ -29,7 +29,8 @@ pub fn kind(error: &lance::Error) -> Kind {
         }
         next = cause.source();
     }
-    Kind::Table
+    // A cause that several tasks share (`Error::Shared`) hides what is beneath it.
+    if error.is_not_found() { Kind::Payload } else { Kind::Table }
 }
 
 /// Whether trying again could help: then the failure must not be remembered.

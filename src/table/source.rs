@@ -210,3 +210,21 @@ fn absolute(table: &str) -> Result<String> {
     })?;
     Ok(text.trim_end_matches('/').to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_where_nothing_locks_a_commit_is_unsafe() {
+        for (table, scheme) in [
+            ("/t.lance", None),
+            ("file:///t", None),
+            ("memory://t", None),
+            ("hf://datasets/a/b/t", Some("hf")),
+        ] {
+            let source = Source::connect(table, &Storage::default()).await.unwrap();
+            assert_eq!(source.unsafe_scheme(), scheme, "{table}");
+        }
+    }
+}

@@ -146,6 +146,29 @@ fn a_broken_data_file_fails_for_its_rows_alone() {
 }
 
 #[test]
+fn a_row_lists_what_was_missing_once_it_is_back() {
+    let folder = folder();
+    let table = Tables::shared().copy("list", folder.path());
+    let whole = {
+        let mount = Mount::new(&table);
+        let rows = names(&mount.at("latest/"));
+        let list = |row: &String| (row.clone(), names(&mount.at("latest").join(row)));
+        rows.iter().filter(|row| row.parse::<u64>().is_ok()).map(list).collect::<Vec<_>>()
+    };
+    let (data, away) = (table.join("data"), folder.path().join("away"));
+    fs::rename(&data, &away).unwrap();
+    fs::create_dir(&data).unwrap();
+    let mount = Mount::new(&table);
+    let shown = |row: &str| names(&mount.at("latest").join(row));
+    assert!(whole.iter().any(|(row, all)| shown(row).len() < all.len()), "nothing is missing");
+    fs::remove_dir(&data).unwrap();
+    fs::rename(&away, &data).unwrap();
+    for (row, all) in &whole {
+        assert_eq!(&shown(row), all, "row {row}");
+    }
+}
+
+#[test]
 fn a_broken_sidecar_fails_for_its_values_alone() {
     let small = Small::new(7);
     fs::remove_file(small.sidecar(1)).unwrap();
