@@ -43,7 +43,7 @@ pub use crate::tree::FileKind;
 pub use change::{Change, Made, Target};
 pub use handles::Handle;
 pub use open::{Content, Opened};
-pub use readdir::{OpenedDirectory, Sink};
+pub use readdir::Sink;
 pub use staging::{Staging, Writable};
 pub use status::{Counter, Counters, Space};
 

@@ -32,36 +32,21 @@ pub trait Sink {
     fn add(&mut self, ino: Ino, next: u64, kind: FileKind, name: &str) -> ControlFlow<()>;
 }
 
-/// A directory that was opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenedDirectory {
-    /// For reading it.
-    pub handle: Handle,
-    /// Whether what it lists can never change, so that the kernel may keep it.
-    pub lasts: bool,
-}
-
 impl Fs {
     /// Opens a directory. A list that can change is held, so that what is listed is one state.
     ///
     /// # Errors
     /// [`Kind::NotDirectory`]; where the list cannot be read and was never known.
-    pub async fn opendir(&self, ino: Ino) -> Result<OpenedDirectory> {
+    pub async fn opendir(&self, ino: Ino) -> Result<Handle> {
         let node = self.node(ino)?;
         if let Node::Staging | Node::Staged(_) = node {
-            return Ok(OpenedDirectory { handle: self.opendir_staged(&node)?, lasts: false });
+            return self.opendir_staged(&node);
         }
-        let mut lasts = false;
         let names = match &node {
             Node::Tags => Some(self.table.catalog.tags().await?),
             Node::Branches => Some(self.table.catalog.branches().await?),
             Node::Version(slot) => {
                 self.snapshot(*slot).await?;
-                lasts = true;
-                None
-            }
-            Node::Row(slot, row) => {
-                lasts = self.lists_in_full(*slot, *row).await?;
                 None
             }
             Node::Root
@@ -69,7 +54,8 @@ impl Fs {
             | Node::Control
             | Node::Commit
             | Node::Staging
-            | Node::Staged(_) => None,
+            | Node::Staged(_)
+            | Node::Row(..) => None,
             Node::Latest(_)
             | Node::Tag(_)
             | Node::Status
@@ -81,25 +67,14 @@ impl Fs {
                 return Err(not_directory(&node));
             }
         };
-        Ok(OpenedDirectory { handle: self.handles.open_directory(names), lasts })
+        Ok(self.handles.open_directory(names))
     }
 
-    /// Whether every field of a row can be read, so that its list is what it will always be: what
-    /// fails now may be mended.
-    async fn lists_in_full(&self, slot: Slot, row: RowIndex) -> Result<bool> {
-        let snapshot = self.snapshot(slot).await?;
-        if snapshot.leaves.fields.is_empty() {
-            return Ok(true);
-        }
-        snapshot.look_ahead(row);
-        match snapshot.row(row).await {
-            Ok(row) => {
-                let mut leaves = snapshot.leaves.shape.indexed();
-                Ok(leaves.all(|(leaf, _)| row.values(leaf, Ordinal::new(0)).is_ok()))
-            }
-            Err(error) if is_of_the_row(&error) => Ok(false),
-            Err(error) => Err(error.at(place(&snapshot, row))),
-        }
+    /// Whether what a directory lists can never change, and is long enough to be worth a place in
+    /// the kernel's cache. A row's is not: it takes a page, which drives out what was read, and a
+    /// first walk with `find` was a seventh slower (a second one twice as fast).
+    pub fn is_worth_caching(&self, ino: Ino) -> bool {
+        matches!(self.node(ino), Ok(Node::Version(_)))
     }
 
     /// Whether a number is that of a file, which nobody may run.
@@ -325,7 +300,7 @@ impl Fs {
         sink: &mut (dyn Sink + Send),
         error: &Error,
     ) -> Result<()> {
-        if !is_of_the_row(error) {
+        if !matches!(error.kind(), Kind::Payload | Kind::Table | Kind::Descriptor) {
             return Err(error.clone());
         }
         for (leaf, name) in shape.indexed() {
@@ -358,9 +333,4 @@ impl Fs {
         let next = FIRST + (leaf.get() << ORDINAL_BITS) + 1;
         Ok(sink.add(ino, next, FileKind::File, &name.file_name(&[])))
     }
-}
-
-/// Whether a row that fails so is listed all the same, with the names that are certain.
-fn is_of_the_row(error: &Error) -> bool {
-    matches!(error.kind(), Kind::Payload | Kind::Table | Kind::Descriptor)
 }

@@ -258,23 +258,6 @@ fn n87_thousands_of_versions_list_and_walk_in_bounded_memory() {
     assert_eq!(std::fs::read_link(mount.at("latest")).unwrap().to_str(), Some("2000"));
 }
 
-#[test]
-fn a_row_that_was_listed_is_not_asked_for_again() {
-    let mount = Mount::new(Tables::shared().path("legacy_2_0"));
-    let rows = || {
-        let rows = names(&mount.at("1")).into_iter().filter(|name| name.parse::<u64>().is_ok());
-        rows.map(|row| names(&mount.at(format!("1/{row}"))).len()).collect::<Vec<_>>()
-    };
-    let requests = || mount.status()["requests"].as_u64().unwrap();
-    let first = rows();
-    let before = requests();
-    assert_eq!(rows(), first);
-    let asked = requests() - before;
-    // Each directory is opened again, and the status file with it; a list is two requests.
-    let opened = u64::try_from(first.len()).unwrap() + 1;
-    assert!(asked < 2 * opened, "{asked} requests for {opened} directories");
-}
-
 /// Page faults wait for the daemon in the kernel: with more of them than the daemon has threads,
 /// every one must still be answered. `numpy` lets go of Python's lock while it adds up.
 #[test]

@@ -69,18 +69,16 @@ impl Adapter {
 
     pub(super) fn open_directory(&self, ino: INodeNo, reply: ReplyOpen) {
         let (fs, ino) = (self.fs(), Ino::new(ino.0));
+        let flags = if fs.is_worth_caching(ino) {
+            FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE
+        } else {
+            FopenFlags::empty()
+        };
         self.answering.run(
             Request::new("opendir", ino),
             async move { fs.opendir(ino).await },
             move |result| match result {
-                Ok(opened) => {
-                    let flags = if opened.lasts {
-                        FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE
-                    } else {
-                        FopenFlags::empty()
-                    };
-                    reply.opened(FileHandle(opened.handle.0), flags);
-                }
+                Ok(handle) => reply.opened(FileHandle(handle.0), flags),
                 Err(error) => reply.error(errno(error.kind())),
             },
         );
