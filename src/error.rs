@@ -103,21 +103,16 @@ impl Error {
         Self { hint: Some(hint.to_string()), ..self }
     }
 
-    /// The text, every cause beneath it, and what may help, in one line. A cause is a library's text: it is shown
-    /// without its places in source code, and without an answer that holds credentials.
+    /// The text, every cause beneath it, and what may help, in one line. A cause is a library's text:
+    /// it is shown without its places in source code, and without an answer that holds credentials.
     pub fn chain(&self) -> String {
         let mut text = self.what.clone();
-        let mut next: Option<&dyn StdError> = None;
-        if let Some(source) = &self.source {
-            next = Some(source.as_ref());
-        }
-        while let Some(cause) = next {
+        for cause in self.source.iter().flat_map(|source| causes(source.as_ref())) {
             let cause_text = presentable(&cause.to_string());
             if !text.contains(&cause_text) {
                 text.push_str(": ");
                 text.push_str(&cause_text);
             }
-            next = cause.source();
         }
         if let Some(hint) = &self.hint {
             text.push_str("; ");
@@ -125,6 +120,13 @@ impl Error {
         }
         text.replace('\n', " ")
     }
+}
+
+/// A failure and every cause beneath it.
+pub fn causes<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |&cause| cause.source())
 }
 
 /// The text of a library's error, for people.

@@ -41,7 +41,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use object_store::ObjectStore;
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, causes};
 use crate::units::{ByteLen, ObjectOffset};
 
 pub use cached::{Cached, Sizes};
@@ -68,8 +68,8 @@ pub trait RangeRead: Send + Sync {
     /// The bytes of an interval, all of them.
     ///
     /// # Errors
-    /// [`Kind::Payload`] where the object is gone or shorter, [`Kind::Denied`] where the store refuses,
-    /// [`Kind::Timeout`] where the store gave up.
+    /// [`Kind::Payload`] where the object is gone or shorter, [`Kind::Denied`] where the store
+    /// refuses, [`Kind::Timeout`] where the store gave up.
     fn read(&self, interval: Interval) -> BoxFuture<'_, Result<Bytes>>;
 
     /// The object's length in bytes: one HEAD in a remote store.
@@ -213,7 +213,7 @@ fn status(error: &(dyn std::error::Error + 'static)) -> Option<String> {
 
 /// The texts of an error and of every cause beneath it.
 fn chain(error: &(dyn std::error::Error + 'static)) -> impl Iterator<Item = String> {
-    std::iter::successors(Some(error), |cause| cause.source()).map(ToString::to_string)
+    causes(error).map(ToString::to_string)
 }
 
 #[cfg(test)]

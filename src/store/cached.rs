@@ -367,8 +367,7 @@ impl Object {
         let (extent, least) = (buffers.blocks(sizes.block), blocks(LEAST_REQUEST));
         let unit = if blocks(len) < extent { least } else { extent };
         let most = (blocks(len) / unit).max(1) * unit;
-        let start = run.start;
-        span::cuts(run, start, most)
+        span::cuts(run.clone(), run.start, most)
     }
 
     fn start(self: &Arc<Self>, state: &mut State, run: Range<u64>, leave: Option<Leave>) -> Trip {

@@ -41,8 +41,8 @@ const LEAST_STEP: u64 = 256 << 10;
 const STEPS: u64 = 4;
 
 /// What is asked for ahead is a multiple of the largest of these, in bytes, that it is not less than:
-/// an extent (`buffers`), and as much as the kernel reads at once. So extents end where the reads of a large
-/// value end, and a read is a slice of one; what lies in two has to be copied together.
+/// an extent (`buffers`), and as much as the kernel reads at once. So extents end where the reads of
+/// a large value end, and a read is a slice of one; what lies in two has to be copied together.
 const WHOLE: [u64; 2] = [2 << 20, 1 << 20];
 
 /// A stream that was used in so many reads of the object is still on its way: a player reads once a

@@ -5,7 +5,7 @@
 
 use std::error::Error as StdError;
 
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, causes};
 use crate::store::decided;
 
 /// Wraps a failure of the crate, with what was being done.
@@ -22,15 +22,9 @@ pub fn kind(error: &lance::Error) -> Kind {
         | lance::Error::RefNotFound { .. } => return Kind::NotFound,
         _ => {}
     }
-    let mut next: Option<&(dyn StdError + 'static)> = Some(error);
-    while let Some(cause) = next {
-        if let Some(kind) = decides(cause) {
-            return kind;
-        }
-        next = cause.source();
-    }
     // A cause that several tasks share (`Error::Shared`) hides what is beneath it.
-    if error.is_not_found() { Kind::Payload } else { Kind::Table }
+    let hidden = || if error.is_not_found() { Kind::Payload } else { Kind::Table };
+    causes(error).find_map(decides).unwrap_or_else(hidden)
 }
 
 /// Whether trying again could help: then the failure must not be remembered.
