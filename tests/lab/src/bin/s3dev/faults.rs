@@ -2,13 +2,17 @@
 //!
 //! ```text
 //! FILE        {"rule": 7, "skip": 3, "count": 1, "method": "any-write", "key": "_blobs/", "kind": "fail-500"}
-//! FILE.seen   {"rule": 7, "seen": ["PUT /bucket/key?query", …], "struck": 1}
+//!             {…, "then": {"skip": 0, "count": 1, "method": "GET", "kind": "drop"}}
+//! FILE.seen   {"rule": 7, "seen": ["PUT /bucket/key?query", …], "struck": 1,
+//!              "then": {"seen": […], "struck": 0}}
 //! ```
 //!
 //! FILE is looked at for each request, and may be there or not. Of the requests that `method` and
 //! `key` name, the first `skip` are served, the next `count` go wrong, and what follows is served
 //! again. All of them are listed in FILE.seen before they are served, so whoever counts them once
-//! can let each fail after another. A `rule` is another one if its text is another.
+//! can let each fail after another. A `rule` is another one if its text is another. What `then` says
+//! begins with the first request after one that the rule before it has struck, so that two calls, or
+//! more, of one operation can fail, each in its own way.
 //!
 //! 1. Which requests: `method` is PUT, POST, DELETE, GET, HEAD, `any-write` (the first three) or
 //!    `any`; `key` is a part of path and query.
@@ -41,13 +45,14 @@ pub struct Faults {
 #[derive(Default)]
 struct State {
     text: String,
-    rule: Option<Rule>,
-    seen: Vec<String>,
-    struck: u64,
+    id: Value,
+    /// Each begins when the one before it has struck.
+    rules: Vec<Rule>,
 }
 
 struct Rule {
-    id: Value,
+    seen: Vec<String>,
+    struck: u64,
     skip: usize,
     count: usize,
     method: String,
@@ -112,39 +117,75 @@ impl Faults {
         let text = std::fs::read_to_string(file).unwrap_or_default();
         let mut state = self.state.lock().unwrap();
         if state.text != text {
-            *state = State { rule: Rule::parse(&text), text, ..State::default() };
+            let rule: Value = serde_json::from_str(&text).unwrap_or_default();
+            *state = State { id: rule["rule"].clone(), rules: Rule::all(&rule), text };
         }
-        let State { rule: Some(rule), seen, struck, .. } = &mut *state else { return Kind::None };
         let place = request.uri().path_and_query().map_or("", |place| place.as_str());
-        if !rule.names(request.method(), place) {
+        let mut kind = Kind::None;
+        let mut is_named = false;
+        for rule in &mut state.rules {
+            let has_struck = rule.struck > 0;
+            if rule.names(request.method(), place) {
+                is_named = true;
+                kind = rule.take(format!("{} {place}", request.method()));
+            }
+            if kind != Kind::None || !has_struck {
+                break;
+            }
+        }
+        if !is_named {
             return Kind::None;
         }
-        seen.push(format!("{} {place}", request.method()));
-        let strikes = seen.len() > rule.skip && seen.len() - rule.skip <= rule.count;
-        *struck += u64::from(strikes);
-        let kind = if strikes { rule.kind } else { Kind::None };
-        let shown = json!({ "rule": rule.id, "seen": seen, "struck": struck }).to_string();
+        let shown = shown(&state).to_string();
         let (new, to) = (file.with_extension("new"), file.with_extension("seen"));
         std::fs::write(&new, shown).and_then(|()| std::fs::rename(new, to)).expect("a writable folder");
         kind
     }
 }
 
+/// What has come of the rules, each within the one before it.
+fn shown(state: &State) -> Value {
+    let of = |rule: &Rule| json!({ "seen": rule.seen, "struck": rule.struck });
+    let mut shown = state.rules.iter().rev().fold(Value::Null, |then, rule| {
+        let mut shown = of(rule);
+        if then != Value::Null {
+            shown["then"] = then;
+        }
+        shown
+    });
+    shown["rule"] = state.id.clone();
+    shown
+}
+
 impl Rule {
-    fn parse(text: &str) -> Option<Self> {
-        let rule: Value = serde_json::from_str(text).ok()?;
+    /// A rule and those that follow it; none where there is no rule.
+    fn all(rule: &Value) -> Vec<Self> {
+        let chain = std::iter::successors(Some(rule), |rule| rule.get("then"));
+        chain.filter(|rule| rule.is_object()).map(Self::parse).collect()
+    }
+
+    fn parse(rule: &Value) -> Self {
         let word = |name: &str, other: &str| rule[name].as_str().unwrap_or(other).to_owned();
         let number = |name: &str, other: usize| {
             rule[name].as_u64().map_or(other, |number| usize::try_from(number).unwrap_or(other))
         };
-        Some(Self {
-            id: rule["rule"].clone(),
+        Self {
+            seen: Vec::new(),
+            struck: 0,
             skip: number("skip", 0),
             count: number("count", usize::MAX),
             method: word("method", "any"),
             key: word("key", ""),
             kind: Kind::parse(&word("kind", "none")),
-        })
+        }
+    }
+
+    /// Counts a request that it names, and says what happens to it.
+    fn take(&mut self, request: String) -> Kind {
+        self.seen.push(request);
+        let strikes = self.seen.len() > self.skip && self.seen.len() - self.skip <= self.count;
+        self.struck += u64::from(strikes);
+        if strikes { self.kind } else { Kind::None }
     }
 
     fn names(&self, method: &Method, place: &str) -> bool {
