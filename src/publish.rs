@@ -12,8 +12,8 @@
 //!    background ([`background`]), and used if it is still the same file.
 //! 3. One batch is worked on by one task at a time ([`Work::turn`]), different batches by as many as
 //!    there are; nothing here holds up the rest of `staging/`.
-//! 4. While nobody can tell whether a batch is published it is sealed: what was added to it now
-//!    would go with it when it is found ([`Publisher::seal_if_unclear`]).
+//! 4. From its first attempt on until it is certain that it is not published, or it is gone, a batch
+//!    is sealed: what was added to it would go with it ([`Publisher::seal_as_known`]).
 //! 5. What is left of batches that are gone is taken away, but never an object that a version could
 //!    name ([`sweep`]).
 
@@ -33,6 +33,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use serde_json::json;
+use tokio::sync::Notify;
 use uuid::Uuid;
 
 use self::order::By;
@@ -40,7 +41,7 @@ use self::record::Attempt;
 use crate::error::{Error, Kind, Result};
 use crate::staging::commit::Commit;
 use crate::staging::journal::{Journal, State, Step};
-use crate::staging::spool::{self, Spool};
+use crate::staging::spool::{self, Seal, Spool};
 use crate::store::{Deposit, Progress};
 use crate::table::Table;
 
@@ -74,6 +75,8 @@ pub struct Publisher {
     deposit: Deposit,
     options: Options,
     works: Mutex<HashMap<Uuid, Arc<Work>>>,
+    /// Told where something could not be taken away: it is tried again after a while.
+    leftovers: Notify,
 }
 
 /// What is known about one batch that is worked on.
@@ -85,6 +88,8 @@ struct Work {
     protected: tokio::sync::Mutex<HashSet<u64>>,
     /// Its journal has been taken away: whoever still holds this has to begin anew.
     gone: AtomicBool,
+    /// That it is published is in `.lancefs/commits.jsonl`.
+    recorded: AtomicBool,
     doing: Mutex<Doing>,
     progress: Progress,
     total: AtomicU64,
@@ -140,33 +145,41 @@ impl Work {
 
 impl Publisher {
     /// For the batches of a spool.
-    pub fn new(table: Arc<Table>, spool: Arc<Spool>, options: Options) -> Self {
+    ///
+    /// # Errors
+    /// [`Kind::Internal`] where the journals of an earlier process cannot be listed.
+    pub fn new(table: Arc<Table>, spool: Arc<Spool>, options: Options) -> Result<Self> {
         let deposit = Deposit::new(table.source.depot(), table.opener.clone(), options.patience);
-        let this = Self { table, spool, deposit, options, works: Mutex::default() };
-        this.seal_all();
-        this
+        let (works, leftovers) = (Mutex::default(), Notify::new());
+        let this = Self { table, spool, deposit, options, works, leftovers };
+        this.seal_all()?;
+        Ok(this)
     }
 
-    /// Seals every batch of which an earlier process left unclear whether it is published.
-    fn seal_all(&self) {
-        for batch in Journal::all(&self.journals()).unwrap_or_default() {
+    /// Seals every batch that an earlier process has published, or may have.
+    ///
+    /// # Errors
+    /// [`Kind::Internal`] where the journals cannot be listed: then nobody knows which those are.
+    fn seal_all(&self) -> Result<()> {
+        for batch in Journal::all(&self.journals())? {
             match self.work(batch) {
-                Ok(work) => self.seal_if_unclear(&work),
+                Ok(work) => self.seal_as_known(&work),
                 Err(error) => {
                     tracing::error!(%batch, %error, "nobody can tell whether it is published");
-                    self.spool.seal(batch);
+                    self.spool.seal(batch, Seal::Unsettled);
                 }
             }
         }
+        Ok(())
     }
 
-    /// Lets nobody change a batch that may be published already: what was added would be removed
-    /// with it.
-    fn seal_if_unclear(&self, work: &Work) {
-        if work.state(|state| state.tried.is_some() && state.published.is_none()) {
-            self.spool.seal(work.batch);
-        } else {
-            self.spool.unseal(work.batch);
+    /// Lets nobody change a batch that is published or may be: what was added would be removed with
+    /// it.
+    fn seal_as_known(&self, work: &Work) {
+        match work.state(|state| (state.published, state.tried)) {
+            (Some(version), _) => self.spool.seal(work.batch, Seal::Published(version)),
+            (None, Some(_)) => self.spool.seal(work.batch, Seal::Unsettled),
+            (None, None) => self.spool.unseal(work.batch),
         }
     }
 
@@ -210,6 +223,7 @@ impl Publisher {
             journal: Mutex::new(journal),
             protected: tokio::sync::Mutex::default(),
             gone: AtomicBool::new(false),
+            recorded: AtomicBool::new(false),
             doing: Mutex::default(),
             progress: Progress::default(),
             total: AtomicU64::new(0),

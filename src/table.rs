@@ -47,7 +47,7 @@ use crate::tree::{Slot, SnapshotId};
 use crate::units::{self, Version};
 
 pub use catalog::{Catalog, Entry, TagTarget, Versions};
-pub use commit::{Found, Prepared, Publication, Unpublished};
+pub use commit::{Chances, Found, Prepared, Publication, Unpublished};
 pub use describe::{row_json, version_json};
 pub use external::Policy;
 pub use locate::Located;

@@ -71,21 +71,21 @@ fn serve(args: &MountArgs, mountpoint: &Path, life: Life) -> Result<Exit> {
         writes: if staged.is_ok() { Writes::Staged } else { Writes::Refused },
         threads: args.threads.into(),
     };
-    let place = format!(
-        "{}:{}",
-        rustix::system::uname().nodename().to_string_lossy(),
-        mountpoint.display()
-    );
-    let pin = if args.pin { Some(runtime.block_on(table.pin(&place))?) } else { None };
     let staging = match staged {
         Ok(spool) => {
-            let publisher = Publisher::new(table.clone(), spool.clone(), publishing(args));
+            let publisher = Publisher::new(table.clone(), spool.clone(), publishing(args))?;
             let publisher = Arc::new(publisher);
             runtime.spawn(publisher.clone().run());
             Staging::On(Writable { spool, commit: publisher })
         }
         Err(reason) => Staging::Off(reason),
     };
+    let place = format!(
+        "{}:{}",
+        rustix::system::uname().nodename().to_string_lossy(),
+        mountpoint.display()
+    );
+    let pin = if args.pin { Some(runtime.block_on(table.pin(&place))?) } else { None };
     let fs = Arc::new(Fs::new(table, look, staging));
     let answering =
         Answering { fs: fs.clone(), runtime: runtime.handle().clone(), timeout: args.timeout };

@@ -4,8 +4,8 @@
 //! A mount that is left alone does nothing: this waits for changes, and then for quiet.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::task::JoinSet;
@@ -153,6 +153,7 @@ impl Publisher {
                     }
                     Err(error) => tracing::error!(%error, "work in the background broke off"),
                 },
+                () = self.leftovers.notified() => sweep.later(),
                 () = due => {}
             }
         }
@@ -195,7 +196,7 @@ impl Publisher {
         batch: &Batch,
         attention: &mut Attention,
     ) -> (Option<Task>, Option<Duration>) {
-        if attention.busy {
+        if attention.busy || self.is_published(batch) {
             return (None, None);
         }
         if let Some(left) = attention.again.left().filter(|left| !left.is_zero()) {
@@ -234,6 +235,13 @@ impl Publisher {
             wait(BETWEEN_READS.saturating_sub(since));
         }
         (None, next)
+    }
+
+    /// Whether a batch only waits for being taken off the staging disk: the sweep does that.
+    fn is_published(&self, batch: &Batch) -> bool {
+        let works = self.works.lock().unwrap_or_else(PoisonError::into_inner);
+        let work = works.get(&batch.origin.batch);
+        work.is_some_and(|work| work.state(|state| state.published.is_some()))
     }
 
     fn delay(&self) -> Duration {

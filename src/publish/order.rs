@@ -12,10 +12,10 @@ use crate::error::{Error, Kind, Result};
 use crate::staging::crash;
 use crate::staging::journal::Step;
 use crate::staging::plan::{Entry, Payload, Plan, Source, Target};
-use crate::staging::spool::Batch;
+use crate::staging::spool::{Batch, Seal};
 use crate::store::blocking;
 use crate::table::write::Fault;
-use crate::table::{Found, Publication, Snapshot, Unpublished};
+use crate::table::{Chances, Found, Publication, Snapshot, Unpublished};
 
 /// How many faults an error lists.
 const FAULTS_SHOWN: usize = 100;
@@ -65,14 +65,13 @@ impl Publisher {
         self.record(&attempt);
         let version = outcome?;
         tracing::info!(batch = name, version, rows = tally.rows, bytes = tally.bytes, "committed");
-        let spool = self.spool.clone();
-        crash::at("before", "removed");
-        if let Err(error) = blocking(move || spool.remove(frozen)).await {
-            // It will not be committed again: the journal says that it is published.
-            tracing::error!(batch = name, version, %error, "a published batch stays in staging");
-        } else if let Some(work) = work {
-            crash::at("after", "removed");
-            self.clean(&work).await;
+        if let Some(work) = work {
+            work.recorded.store(true, Ordering::Release);
+            if let Err(error) = self.take_away(frozen, &work).await {
+                // It will not be committed again: the journal says that it is published.
+                tracing::error!(batch = name, version, %error, "a published batch leaves something");
+                self.leftovers.notify_one();
+            }
         }
         Ok(version)
     }
@@ -118,7 +117,7 @@ impl Publisher {
                 }
                 let outcome = self.settle_or_publish(batch, &work, by, tally).await;
                 work.is_at(Doing::Nothing);
-                self.seal_if_unclear(&work);
+                self.seal_as_known(&work);
                 outcome
             };
             return (Some(work), outcome);
@@ -168,9 +167,6 @@ impl Publisher {
         values: &Values<'_>,
         mut newest: Arc<Snapshot>,
     ) -> Result<u64> {
-        // An attempt of an earlier process may still be on its way.
-        let earlier = work.state(|state| state.tried);
-        let searched = earlier.map_or(newest.id.version.get(), |(first, _)| first);
         let objects = values.objects();
         let mut left = ATTEMPTS;
         loop {
@@ -180,16 +176,22 @@ impl Publisher {
                 Error::new(Kind::Timeout, "the store did not take the new rows in time")
             })??;
             crash::at("after", "prepared");
+            // An attempt of an earlier process may still be on its way.
+            let none = || Chances::none_up_to(newest.id.version.get());
+            let chances = chances(work).unwrap_or_else(none);
             let patience = self.options.patience;
-            let publication =
-                Publication { change: &change, batch: work.batch, searched, patience };
-            let trying = |on| work.write(Step::Publishing { on, objects: objects.clone() });
+            let publication = Publication { change: &change, batch: work.batch, chances, patience };
+            let trying = |on| {
+                // From here on until it is known what came of it, whatever happens to this task.
+                self.spool.seal(work.batch, Seal::Unsettled);
+                work.write(Step::Publishing { on, objects: objects.clone() })
+            };
             let error = match self.table.publish(&publication, trying).await {
                 Ok(version) => return Ok(version),
                 Err(Unpublished::Unclear(error)) => return Err(error),
                 Err(Unpublished::Refused(error)) => error,
             };
-            if earlier.is_none() && work.state(|state| state.tried.is_some()) {
+            if work.state(|state| state.tried.is_some()) {
                 work.write(Step::Withdrawn)?;
             }
             left -= 1;
@@ -214,17 +216,18 @@ impl Publisher {
     /// The version that holds a batch whose commit was tried before. Where it is in none, and the
     /// versions that it could have become are others', it is known not to be there.
     pub(super) async fn settled(&self, work: &Work) -> Result<Option<u64>> {
-        let (published, tried) = work.state(|state| (state.published, state.tried));
-        let Some((first, last)) = tried.filter(|_| published.is_none()) else {
+        let published = work.state(|state| state.published);
+        let Some(mut chances) = chances(work).filter(|_| published.is_none()) else {
             return Ok(published);
         };
-        match self.table.find_batch(work.batch, first).await? {
+        let patience = self.options.patience;
+        match self.table.find_batch(work.batch, &mut chances, patience).await? {
             Found::In(version) => {
                 Self::note_published(work, version);
                 Ok(Some(version))
             }
-            Found::NotUpTo(newest) => {
-                if newest > last {
+            Found::NotUpTo(_) => {
+                if !chances.is_open() {
                     work.write(Step::Withdrawn)?;
                     self.spool.unseal(work.batch);
                 }
@@ -255,6 +258,11 @@ impl Publisher {
     pub(super) async fn begun(&self, batch: &Batch) -> Result<Arc<Snapshot>> {
         self.table.pinned(batch.origin.version, &batch.origin.manifest).await
     }
+}
+
+/// Where a batch may be that was tried before, by this process or an earlier one.
+fn chances(work: &Work) -> Option<Chances> {
+    work.state(|state| state.tried).map(|(first, last)| Chances::after(first, last))
 }
 
 /// Whether every entry has something in it. Who asks for a commit means what is there; a folder that

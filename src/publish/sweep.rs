@@ -8,8 +8,9 @@ use uuid::Uuid;
 use super::record::Attempt;
 use super::{Publisher, Work};
 use crate::error::Result;
+use crate::staging::crash;
 use crate::staging::journal::Journal;
-use crate::staging::spool::Batch;
+use crate::staging::spool::{Batch, Frozen};
 use crate::store::blocking;
 
 impl Publisher {
@@ -37,20 +38,28 @@ impl Publisher {
             let _turn = work.turn.lock().await;
             let batch = self.find(uuid).await?;
             let published = if batch.is_some() { self.settled(&work).await? } else { None };
-            self.seal_if_unclear(&work);
+            self.seal_as_known(&work);
             (batch, published)
         };
-        let Some(batch) = batch else {
-            self.clean(&work).await;
-            return Ok(());
-        };
+        let Some(batch) = batch else { return self.clean(&work).await };
         let Some(version) = published else { return Ok(()) };
+        let (spool, removed) = (self.spool.clone(), batch.clone());
+        let frozen = blocking(move || spool.freeze(&removed)).await?;
+        self.recovered(&batch, &work, version);
+        self.take_away(frozen, &work).await
+    }
+
+    /// Takes a published batch off the staging disk, and what it has left behind from the table.
+    ///
+    /// # Errors
+    /// What the disk or the store says. The batch may still be there then, sealed; it is not
+    /// committed again, as its journal says that it is published.
+    pub(super) async fn take_away(&self, frozen: Frozen, work: &Arc<Work>) -> Result<()> {
         let spool = self.spool.clone();
-        let removed = batch.clone();
-        blocking(move || spool.freeze(&removed).and_then(|frozen| spool.remove(frozen))).await?;
-        self.recovered(&batch, version);
-        self.clean(&work).await;
-        Ok(())
+        crash::at("before", "removed");
+        blocking(move || spool.remove(frozen)).await?;
+        crash::at("after", "removed");
+        self.clean(work).await
     }
 
     /// Whether a batch is published or has been removed: only then may its journal go, and with it
@@ -65,7 +74,10 @@ impl Publisher {
         blocking(move || spool.find(uuid)).await
     }
 
-    fn recovered(&self, batch: &Batch, version: u64) {
+    fn recovered(&self, batch: &Batch, work: &Work, version: u64) {
+        if work.recorded.swap(true, Ordering::AcqRel) {
+            return;
+        }
         tracing::info!(batch = batch.name, version, "an earlier process published this batch");
         let attempt = Attempt {
             name: &batch.name,
@@ -79,37 +91,41 @@ impl Publisher {
     }
 
     /// After a batch is gone: deletes the objects that no version can name, takes its tags away,
-    /// and then its journal. What fails is left for the next sweep; objects that a commit named
-    /// are left to the table's cleanup.
-    pub(super) async fn clean(&self, work: &Arc<Work>) {
+    /// and then its journal; objects that a commit named are left to the table's cleanup.
+    ///
+    /// # Errors
+    /// The last failure. What is left is in the journal, for the next time.
+    pub(super) async fn clean(&self, work: &Arc<Work>) -> Result<()> {
         let _turn = work.turn.lock().await;
         if work.gone.load(Ordering::Acquire) || !self.is_over(work).await {
-            return;
+            return Ok(());
         }
         let (abandoned, tags) = work.state(|state| {
             let abandoned: Vec<Arc<str>> = state.abandoned().cloned().collect();
             (abandoned, state.tags.clone())
         });
-        let mut all = true;
+        let mut failure = None;
         for object in abandoned {
             if let Err(error) = self.deposit.delete(&object).await {
-                tracing::warn!(%object, %error, "an object that nothing uses stays");
-                all = false;
+                failure = Some(error.at(format!("an object that nothing uses stays, {object}")));
             }
         }
         for (tag, _) in tags {
             if let Err(error) = self.table.unprotect(&tag).await {
-                tracing::warn!(tag, %error, "a tag that nothing needs stays");
-                all = false;
+                failure = Some(error.at(format!("a tag that nothing needs stays, {tag}")));
             }
         }
-        if all {
-            let deleted = work.journal.lock().unwrap_or_else(PoisonError::into_inner).delete();
-            match deleted {
-                Ok(()) => work.gone.store(true, Ordering::Release),
-                Err(error) => tracing::warn!(%error, "a journal stays"),
-            }
-            self.works.lock().unwrap_or_else(PoisonError::into_inner).remove(&work.batch);
+        if let Some(failure) = failure {
+            return Err(failure);
         }
+        // With the journal goes the memory of having been published: not before the disk knows that
+        // the batch has gone.
+        let spool = self.spool.clone();
+        blocking(move || spool.sync_names()).await?;
+        work.journal.lock().unwrap_or_else(PoisonError::into_inner).delete()?;
+        work.gone.store(true, Ordering::Release);
+        self.works.lock().unwrap_or_else(PoisonError::into_inner).remove(&work.batch);
+        self.spool.unseal(work.batch);
+        Ok(())
     }
 }

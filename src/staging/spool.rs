@@ -17,7 +17,7 @@
 //! 3. A batch must have its [`Origin`] from the moment it is there, whatever happens: it is made in
 //!    `gone/`, given the attribute and moved into `tree/` ([`names`], [`moves`]).
 //! 4. A commit needs a batch that does not change: [`batches`]; also while it is not known whether
-//!    it took place: [`seals`].
+//!    it took place, and when it did and the batch is still here: [`seals`].
 //! 5. Two mounts must not use one folder: `lock` is held for as long as the mount lives.
 //! 6. The disk's own errors mean something to programs: they are passed on as they are ([`disk`]).
 
@@ -54,6 +54,7 @@ pub use disk::Stat;
 pub use files::{OpenFile, Whence};
 pub use moves::Moving;
 pub use names::{Caller, Listed, NewNode};
+pub use seals::Seal;
 
 use batches::Batches;
 use files::Opens;

@@ -2,7 +2,9 @@
 //!
 //! 1. A store may apply the write of a manifest and then fail the answer, and a process may die
 //!    before it hears it. So a transaction carries the batch's UUID as a property ([`BATCH`]), and
-//!    who is not sure looks for it in the versions since ([`Table::find_batch`]).
+//!    who is not sure looks for it in the versions since ([`Table::find_batch`]). Once an attempt has
+//!    begun to write, no later failure, of whatever call, says that the batch is not there: that is
+//!    known from [`Chances`] alone, and [`Table::publish`] asks them in one place.
 //! 2. A look proves nothing about a write that is still under way. But such a write is of one
 //!    version number, which can be written once: an attempt that has looked at everything up to
 //!    version n is only allowed to become n + 1 ([`Only`]), so it and the lost one exclude each
@@ -12,6 +14,7 @@
 //! 3. Other writers commit at the same time: what does not concern the same rows is tried again
 //!    on top of theirs, for [`CONFLICTS`] at most.
 
+mod chances;
 mod only;
 #[cfg(test)]
 mod tests;
@@ -27,8 +30,10 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use lance::Dataset;
 use lance::dataset::transaction::Transaction;
 use lance::dataset::{CommitBuilder, InsertBuilder, WriteMode, WriteParams};
+use lance_table::io::commit::CommitHandler;
 use uuid::Uuid;
 
+pub use self::chances::Chances;
 use self::only::Only;
 use super::catalog::{Entry, Versions};
 use super::write::replaced::{self, Changes, Refused};
@@ -59,8 +64,8 @@ pub struct Publication<'a> {
     pub change: &'a Prepared,
     /// The batch that it is.
     pub batch: Uuid,
-    /// The batch is in no version up to this one: later ones are searched for it.
-    pub searched: u64,
+    /// Where it may be after what was tried before.
+    pub chances: Chances,
     /// How long one attempt may take.
     pub patience: Duration,
 }
@@ -77,7 +82,7 @@ pub enum Found {
 /// Why a change is not published, as far as is known.
 #[derive(Debug)]
 pub enum Unpublished {
-    /// It certainly is not, and will not be.
+    /// It certainly is not, and will not be: nothing that was ever tried can be there.
     Refused(Error),
     /// It may be all the same, now or in a moment.
     Unclear(Error),
@@ -143,62 +148,111 @@ impl Table {
     pub async fn publish(
         &self,
         publication: &Publication<'_>,
-        mut trying: impl FnMut(u64) -> Result<()>,
+        trying: impl FnMut(u64) -> Result<()>,
     ) -> Result<u64, Unpublished> {
-        use Unpublished::{Refused, Unclear};
+        self.publish_through(&self.source.handler(), publication, trying).await
+    }
+
+    async fn publish_through(
+        &self,
+        handler: &Arc<dyn CommitHandler>,
+        publication: &Publication<'_>,
+        trying: impl FnMut(u64) -> Result<()>,
+    ) -> Result<u64, Unpublished> {
+        let Publication { batch, patience, .. } = *publication;
+        let mut chances = publication.chances;
+        let error = match self.contend(handler, publication, &mut chances, trying).await {
+            Ok(version) => {
+                // Who looks from now on sees it; if that fails, they see it a little later.
+                let _ = self.catalog.look().await;
+                return Ok(version);
+            }
+            Err(error) => error,
+        };
+        if chances.is_open() {
+            match self.find_batch(batch, &mut chances, patience).await {
+                Ok(Found::In(version)) => return Ok(version),
+                Ok(Found::NotUpTo(_)) => {}
+                Err(why) => tracing::info!(%batch, error = %why, "cannot be looked for"),
+            }
+        }
+        Err(if chances.is_open() {
+            Unpublished::Unclear(error)
+        } else {
+            Unpublished::Refused(error)
+        })
+    }
+
+    /// Tries until the change is a version or cannot be one. What a failure means for the batch is
+    /// in `chances`.
+    async fn contend(
+        &self,
+        handler: &Arc<dyn CommitHandler>,
+        publication: &Publication<'_>,
+        chances: &mut Chances,
+        mut trying: impl FnMut(u64) -> Result<()>,
+    ) -> Result<u64> {
+        let Publication { batch, patience, .. } = *publication;
+        let shown = &self.source.shown;
         let started = Instant::now();
         let mut wait = FIRST_WAIT;
         loop {
-            let found = self.find_batch(publication.batch, publication.searched).await;
-            let searched = match found.map_err(Refused)? {
+            let searched = match self.find_batch(batch, chances, patience).await? {
                 Found::In(version) => return Ok(version),
                 Found::NotUpTo(newest) => newest,
             };
-            let dataset = self.open_version(searched).await.map_err(Refused)?;
-            trying(searched).map_err(Refused)?;
-            let (error, written) = match self.attempt(publication, dataset, searched + 1).await {
-                Ok(version) => {
-                    // Who looks from now on sees it; if that fails, they see it a little later.
-                    let _ = self.catalog.look().await;
-                    return Ok(version);
-                }
+            let dataset = in_time(patience, self.open_version(searched)).await?;
+            trying(searched)?;
+            let attempt = self.attempt(handler, publication, dataset, searched + 1).await;
+            let (error, written) = match attempt {
+                Ok(version) => return Ok(version),
                 Err(failed) => failed,
             };
-            let shown = &self.source.shown;
-            tracing::info!(batch = %publication.batch, on = searched, %error, "not confirmed");
-            match (is_conflict(&error), written) {
-                (true, _) if started.elapsed() > CONFLICTS => {
-                    let text = format!("other writers leave no gap to commit to {shown}");
-                    return Err(Refused(Error::caused(Kind::Busy, text, error)));
-                }
-                (true, _) => {
-                    tokio::time::sleep(wait).await;
-                    wait = LONGEST_WAIT.min(wait * 2);
-                }
-                (false, Written::No) => return Err(Refused(meaning(error, shown))),
-                (false, Written::Perhaps) => {
-                    return match self.find_batch(publication.batch, searched).await {
-                        Ok(Found::In(version)) => Ok(version),
-                        _ => Err(Unclear(meaning(error, shown))),
-                    };
-                }
+            if written == Written::Perhaps {
+                chances.begun(searched);
             }
+            tracing::info!(%batch, on = searched, %error, "not confirmed");
+            if !is_conflict(&error) {
+                return Err(meaning(error, shown));
+            }
+            if started.elapsed() > CONFLICTS {
+                let text = format!("other writers leave no gap to commit to {shown}");
+                return Err(Error::caused(Kind::Busy, text, error));
+            }
+            tokio::time::sleep(wait).await;
+            wait = LONGEST_WAIT.min(wait * 2);
         }
     }
 
-    /// Looks for a batch in the versions after `since`.
+    /// Looks for a batch wherever it may be, and notes what the look has ruled out. No single answer
+    /// is waited for longer than `patience`.
     ///
     /// # Errors
     /// [`Kind::Busy`] where a version that could hold it has been removed, so that nobody can tell;
     /// [`Kind::Stale`] where the table has been replaced; whatever the store gives.
-    pub async fn find_batch(&self, batch: Uuid, since: u64) -> Result<Found> {
-        let versions = self.catalog.look().await?;
+    pub async fn find_batch(
+        &self,
+        batch: Uuid,
+        chances: &mut Chances,
+        patience: Duration,
+    ) -> Result<Found> {
+        let versions = in_time(patience, self.catalog.look()).await?;
         let newest = versions.last_key_value().map_or(0, |(version, _)| version.get());
-        let found = self.search(&versions, batch, since).await?;
-        Ok(found.map_or(Found::NotUpTo(newest), Found::In))
+        let found = self.search(&versions, batch, chances.not_up_to(), patience).await?;
+        if let Some(version) = found {
+            return Ok(Found::In(version));
+        }
+        chances.read_up_to(newest);
+        Ok(Found::NotUpTo(newest))
     }
 
-    async fn search(&self, versions: &Versions, batch: Uuid, since: u64) -> Result<Option<u64>> {
+    async fn search(
+        &self,
+        versions: &Versions,
+        batch: Uuid,
+        since: u64,
+        patience: Duration,
+    ) -> Result<Option<u64>> {
         let newest = versions.last_key_value().map_or(0, |(version, _)| version.get());
         if newest < since {
             let text = format!(
@@ -211,7 +265,7 @@ impl Table {
         let entries: Vec<Entry> = versions.range(later).map(|(_, entry)| entry.clone()).collect();
         let there = u64::try_from(entries.len()).unwrap_or(u64::MAX);
         let looked = futures::stream::iter(entries)
-            .map(|entry| async move { self.holds(&entry, batch).await })
+            .map(|entry| async move { in_time(patience, self.holds(&entry, batch)).await })
             .buffer_unordered(SEARCHES)
             .try_collect::<Vec<_>>();
         let found = looked.await?.into_iter().flatten().min();
@@ -241,12 +295,13 @@ impl Table {
     /// written.
     async fn attempt(
         &self,
+        handler: &Arc<dyn CommitHandler>,
         publication: &Publication<'_>,
         on: Arc<Dataset>,
         version: u64,
     ) -> Result<u64, (lance::Error, Written)> {
         let begun = Arc::new(AtomicBool::new(false));
-        let handler = Only { inner: self.source.handler(), version, begun: begun.clone() };
+        let handler = Only { inner: handler.clone(), version, begun: begun.clone() };
         // Not by `with_transaction_properties`: it is kept and never looked at (lance 14.0.2,
         // `L:dataset/write/commit.rs:272`).
         let properties = HashMap::from([(BATCH.to_owned(), publication.batch.to_string())]);
@@ -270,6 +325,15 @@ impl Table {
         let entry = self.catalog.version(None, Version::new(version)).await?;
         Ok(Arc::new(self.source.open(&entry.id).await?))
     }
+}
+
+/// Waits for an answer of the store as long as one may take.
+async fn in_time<T>(patience: Duration, answer: impl Future<Output = Result<T>>) -> Result<T> {
+    let late = |_| {
+        let seconds = patience.as_secs_f64();
+        Error::new(Kind::Timeout, format!("the table's store did not answer in {seconds} s"))
+    };
+    tokio::time::timeout(patience, answer).await.map_err(late)?
 }
 
 /// Whether another attempt on top of what others committed can help.

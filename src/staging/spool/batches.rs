@@ -371,7 +371,8 @@ impl Spool {
     /// has one of its files open goes on reading it.
     ///
     /// # Errors
-    /// [`Kind::Disk`], and then it is still there, thawed.
+    /// [`Kind::Disk`], and then it is still there, thawed; what else the disk says where that it has
+    /// gone cannot be made durable.
     pub fn remove(self: &Arc<Self>, frozen: Frozen) -> Result<()> {
         let batch = frozen.batch.clone();
         let name = batch.name.as_str();
@@ -390,11 +391,20 @@ impl Spool {
         // First, so that a new batch of this name is not the one that is thawed.
         drop(frozen);
         drop(moving);
+        self.batches.tell();
+        let synced = self.sync_names();
+        self.delete(to.into());
+        synced
+    }
+
+    /// Makes it durable which batches there are, and which have gone.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn sync_names(&self) -> Result<()> {
         for directory in [TREE, GONE] {
             super::sync_directory(&self.folder.join(directory))?;
         }
-        self.batches.tell();
-        self.delete(to.into());
         Ok(())
     }
 

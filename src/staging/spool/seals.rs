@@ -1,13 +1,16 @@
-//! Batches whose commit is not settled: whether they are in the table is not known yet.
+//! Batches that must stay what they are: whether they are in the table is not known yet, or they are
+//! in it and are still here.
 //!
-//! 1. Such a batch must stay what the commit may have published: every change of it is refused, as
-//!    is moving anything out of it or into it. It may be read, renamed as a whole within `staging/`,
+//! 1. A batch whose commit is not settled must stay what the commit may have published, and one that
+//!    is published must not take in what would go with it: every change of either is refused, as is
+//!    moving anything out of it or into it. It may be read, renamed as a whole within `staging/`,
 //!    committed again and removed: its owner must be able to get rid of it.
 //! 2. It must be so before the mount serves, when nobody has looked at the batches yet: a seal names
 //!    a batch by its id, and the id of what is changed is read from the disk, as long as there are
 //!    seals at all.
+//! 3. Who is refused must hear what to do, which is not the same in the two cases: [`Seal`].
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
@@ -19,23 +22,32 @@ use super::{Spool, nodes, origin};
 use crate::error::{Error, Kind, Result};
 use crate::tree::FileKind;
 
+/// Why a batch may not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seal {
+    /// Whether it is in the table is not known.
+    Unsettled,
+    /// It is in the table, as this version, and has not been taken off the staging disk.
+    Published(u64),
+}
+
 /// The batches that are sealed.
 #[derive(Debug, Default)]
 pub struct Seals {
-    sealed: Mutex<HashSet<Uuid>>,
+    sealed: Mutex<HashMap<Uuid, Seal>>,
 }
 
 impl Seals {
-    fn lock(&self) -> MutexGuard<'_, HashSet<Uuid>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Uuid, Seal>> {
         self.sealed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Spool {
-    /// Lets a batch not change until its commit is settled. It can still be read, frozen, renamed
-    /// within `staging/` and removed. A batch that is not there may be sealed too.
-    pub fn seal(&self, batch: Uuid) {
-        self.seals.lock().insert(batch);
+    /// Lets a batch not change from now on. It can still be read, frozen, renamed within `staging/`
+    /// and removed. A batch that is not there may be sealed too.
+    pub fn seal(&self, batch: Uuid, seal: Seal) {
+        self.seals.lock().insert(batch, seal);
     }
 
     /// Lets a batch change again.
@@ -87,14 +99,22 @@ impl Spool {
         if disk::stat(&fd, "")?.kind == FileKind::Symlink {
             return Ok(());
         }
-        let origin = origin::read(&fd)?;
-        if origin.is_some_and(|origin| self.seals.lock().contains(&origin.batch)) {
-            let text = format!(
-                "the commit of batch {batch:?} is not settled: commit it again, or remove the \
-                 batch as a whole"
-            );
-            return Err(Error::new(Kind::Busy, text));
-        }
-        Ok(())
+        let Some(origin) = origin::read(&fd)? else { return Ok(()) };
+        let seal = self.seals.lock().get(&origin.batch).copied();
+        seal.map_or(Ok(()), |seal| Err(Error::new(Kind::Busy, refusal(batch, seal))))
+    }
+}
+
+fn refusal(batch: &str, seal: Seal) -> String {
+    match seal {
+        Seal::Unsettled => format!(
+            "the commit of batch {batch:?} is not settled: commit it again, or remove the batch as a \
+             whole"
+        ),
+        Seal::Published(version) => format!(
+            "batch {batch:?} is version {version} of the table already, and could not be taken off \
+             the staging disk (the log says why): what is added to it would be lost with it; begin \
+             another batch"
+        ),
     }
 }

@@ -100,7 +100,7 @@ fn a_sealed_batch_is_read_renamed_and_removed_but_not_changed() {
     let other = desk.mkdir(STAGING_ROOT, "other").unwrap();
     drop(desk.create(other, "y").unwrap());
     let uuid = desk.uuid("sealed");
-    desk.spool.seal(uuid);
+    desk.spool.seal(uuid, Seal::Unsettled);
     let mode = Attributes { mode: Some(0o600), ..Attributes::default() };
     is_busy(desk.mkdir(entry, "new"));
     is_busy(desk.create(entry, "new"));
@@ -126,7 +126,7 @@ fn a_sealed_batch_is_read_renamed_and_removed_but_not_changed() {
     is_busy(desk.mkdir(entry, "new"));
     desk.spool.unseal(uuid);
     desk.mkdir(entry, "new").unwrap();
-    desk.spool.seal(uuid);
+    desk.spool.seal(uuid, Seal::Unsettled);
     desk.spool.rmdir(entry, "new").unwrap();
     desk.spool.unlink(entry, "x").unwrap();
     desk.spool.rmdir(sealed, "1").unwrap();

@@ -1,13 +1,22 @@
 //! Exactly once, against a table on disk.
 
+use std::path::PathBuf;
+
 use arrow_array::{Int32Array, RecordBatch};
 use arrow_schema::{DataType, Field, Schema};
+use async_trait::async_trait;
 use futures::future::join_all;
 use lance::dataset::transaction::Operation;
+use lance_table::format::{IndexMetadata, Manifest};
+use lance_table::io::commit::{
+    CommitError, ManifestLocation, ManifestNamingScheme, ManifestWriter,
+};
 use tempfile::TempDir;
 
 use super::*;
 use crate::table::Options;
+
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn rows(values: &[i32]) -> RecordBatch {
     let schema = Arc::new(Schema::new(vec![Field::new("n", DataType::Int32, true)]));
@@ -34,7 +43,12 @@ async fn publish(table: &Table, change: &Prepared, batch: Uuid) -> u64 {
 }
 
 fn publication(change: &Prepared, batch: Uuid) -> Publication<'_> {
-    Publication { change, batch, searched: 1, patience: Duration::from_secs(30) }
+    let chances = Chances::none_up_to(1);
+    Publication { change, batch, chances, patience: PATIENCE }
+}
+
+async fn find(table: &Table, batch: Uuid, since: u64) -> Result<Found> {
+    table.find_batch(batch, &mut Chances::none_up_to(since), PATIENCE).await
 }
 
 async fn prepared(table: &Table, values: &[i32]) -> Prepared {
@@ -62,7 +76,7 @@ async fn a_batch_that_is_in_the_table_is_not_published_again() {
     let (_folder, table) = table().await;
     let batch = Uuid::new_v4();
     let change = prepared(&table, &[1, 2]).await;
-    assert!(matches!(table.find_batch(batch, 1).await.unwrap(), Found::NotUpTo(_)));
+    assert!(matches!(find(&table, batch, 1).await.unwrap(), Found::NotUpTo(_)));
     let mut tried = Vec::new();
     let trying = |on| {
         tried.push(on);
@@ -70,7 +84,7 @@ async fn a_batch_that_is_in_the_table_is_not_published_again() {
     };
     assert_eq!(table.publish(&publication(&change, batch), trying).await.unwrap(), 2);
     assert_eq!(tried, [1]);
-    assert_eq!(table.find_batch(batch, 1).await.unwrap(), Found::In(2));
+    assert_eq!(find(&table, batch, 1).await.unwrap(), Found::In(2));
     // Another process, which does not know that it took place, with files of its own.
     let again = prepared(&table, &[1, 2]).await;
     let never = |_| panic!("it was tried again");
@@ -85,9 +99,9 @@ async fn a_write_that_was_lost_on_its_way_excludes_the_next_attempt() {
     let change = prepared(&table, &[1]).await;
     let dataset = table.look_newest().await.unwrap().dataset.clone();
     // It was looked for in every version up to 1; then the lost write arrives as version 2.
-    let publication = publication(&change, batch);
-    table.attempt(&publication, dataset.clone(), 2).await.unwrap();
-    let (second, written) = table.attempt(&publication, dataset, 2).await.unwrap_err();
+    let (publication, handler) = (publication(&change, batch), table.source.handler());
+    table.attempt(&handler, &publication, dataset.clone(), 2).await.unwrap();
+    let (second, written) = table.attempt(&handler, &publication, dataset, 2).await.unwrap_err();
     assert!(is_conflict(&second), "{second}");
     assert_eq!(written, Written::No);
     assert_eq!(contents(&table).await, (2, 2));
@@ -108,7 +122,7 @@ async fn many_writers_at_once_all_land_once() {
     assert_eq!(versions.len(), 12, "{published:?}");
     assert_eq!(contents(&table).await, (13, 13));
     for (batch, version) in batches.iter().zip(published) {
-        assert_eq!(table.find_batch(*batch, 1).await.unwrap(), Found::In(version));
+        assert_eq!(find(&table, *batch, 1).await.unwrap(), Found::In(version));
     }
 }
 
@@ -120,11 +134,89 @@ async fn where_versions_were_removed_nobody_says_that_the_batch_is_not_there() {
         let change = prepared(&table, &[n]).await;
         publish(&table, &change, Uuid::new_v4()).await;
     }
-    assert!(matches!(table.find_batch(batch, 1).await.unwrap(), Found::NotUpTo(_)));
+    assert!(matches!(find(&table, batch, 1).await.unwrap(), Found::NotUpTo(_)));
     let versions = table.catalog.look().await.unwrap();
     let third = &versions[&Version::new(3)].manifest;
     let name = third.filename().unwrap();
     std::fs::remove_file(folder.path().join("t.lance/_versions").join(name)).unwrap();
-    assert_eq!(table.find_batch(batch, 1).await.unwrap_err().kind(), Kind::Busy);
-    assert_eq!(table.find_batch(batch, 3).await.unwrap(), Found::NotUpTo(4));
+    assert_eq!(find(&table, batch, 1).await.unwrap_err().kind(), Kind::Busy);
+    assert_eq!(find(&table, batch, 3).await.unwrap(), Found::NotUpTo(4));
+}
+
+/// Writes a manifest, and then says that somebody else had done so, in a store that says nothing more.
+#[derive(Debug)]
+struct Lossy {
+    inner: Arc<dyn CommitHandler>,
+    versions: PathBuf,
+}
+
+#[async_trait]
+impl CommitHandler for Lossy {
+    fn is_version_not_found_definitive(&self) -> bool {
+        true
+    }
+
+    async fn commit(
+        &self,
+        manifest: &mut Manifest,
+        indices: Option<Vec<IndexMetadata>>,
+        base_path: &object_store::path::Path,
+        object_store: &lance_io::object_store::ObjectStore,
+        manifest_writer: ManifestWriter,
+        naming_scheme: ManifestNamingScheme,
+        transaction: Option<lance_table::format::Transaction>,
+    ) -> std::result::Result<ManifestLocation, CommitError> {
+        let write = self.inner.commit(
+            manifest,
+            indices,
+            base_path,
+            object_store,
+            manifest_writer,
+            naming_scheme,
+            transaction,
+        );
+        write.await?;
+        std::fs::rename(&self.versions, self.versions.with_extension("away")).unwrap();
+        Err(CommitError::CommitConflict)
+    }
+}
+
+#[tokio::test]
+async fn after_a_write_whose_answer_is_lost_no_other_failure_says_that_it_is_not_there() {
+    let (folder, table) = table().await;
+    let batch = Uuid::new_v4();
+    let change = prepared(&table, &[1]).await;
+    let versions = folder.path().join("t.lance/_versions");
+    let lossy: Arc<dyn CommitHandler> =
+        Arc::new(Lossy { inner: table.source.handler(), versions: versions.clone() });
+    let publication = publication(&change, batch);
+    let mut tried = Vec::new();
+    let trying = |on| {
+        tried.push(on);
+        Ok(())
+    };
+    let failed = table.publish_through(&lossy, &publication, trying).await.unwrap_err();
+    let Unpublished::Unclear(error) = failed else { panic!("{failed:?}") };
+    // The first failure was a conflict, which would be tried again; what ends it is the search.
+    assert_eq!((error.kind(), &tried[..]), (Kind::Stale, &[1][..]), "{error}");
+    std::fs::rename(versions.with_extension("away"), &versions).unwrap();
+    let again = Publication { chances: Chances::after(1, 1), ..publication };
+    let never = |_| panic!("it was tried again");
+    assert_eq!(table.publish(&again, never).await.unwrap(), 2);
+    assert_eq!(contents(&table).await, (2, 2));
+}
+
+#[tokio::test]
+async fn what_may_still_arrive_is_unclear_until_its_version_is_anothers() {
+    let (_folder, table) = table().await;
+    let batch = Uuid::new_v4();
+    let change = prepared(&table, &[1]).await;
+    let open = Publication { chances: Chances::after(1, 1), ..publication(&change, batch) };
+    let refuse = |_| Err(Error::new(Kind::Internal, "the journal cannot be written"));
+    let failed = table.publish(&open, refuse).await.unwrap_err();
+    assert!(matches!(failed, Unpublished::Unclear(_)), "{failed:?}");
+    let other = prepared(&table, &[2]).await;
+    assert_eq!(publish(&table, &other, Uuid::new_v4()).await, 2);
+    let failed = table.publish(&open, refuse).await.unwrap_err();
+    assert!(matches!(failed, Unpublished::Refused(_)), "{failed:?}");
 }

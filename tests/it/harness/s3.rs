@@ -132,6 +132,14 @@ impl S3 {
         (requests, seen["struck"].as_u64().unwrap())
     }
 
+    /// How many requests the last rule's `then` named, and how many of them went wrong.
+    pub fn struck_then(&self) -> (usize, u64) {
+        let Ok(text) = std::fs::read(self.folder.path().join("faults.seen")) else { return (0, 0) };
+        let seen: Value = serde_json::from_slice(&text).unwrap();
+        let then = &seen["then"];
+        (then["seen"].as_array().map_or(0, Vec::len), then["struck"].as_u64().unwrap_or(0))
+    }
+
     /// The options of the store as a Python dictionary.
     pub fn python_options(&self) -> String {
         let options = self.options().into_iter();

@@ -19,14 +19,14 @@ const FLAGS: [&str; 5] = ["--upload-delay", "1h", "--timeout", "3s", "--storage-
 const LARGE: usize = 9 << 20;
 
 /// A table in a bucket, of which it is known which ids it has to have in the end.
-struct Trial {
-    s3: S3,
+pub struct Trial {
+    pub s3: S3,
     desk: Desk,
     ids: u64,
 }
 
 impl Trial {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let (s3, folder) = (S3::new(&[]), folder());
         let table = folder.path().join("photos.lance");
         photos(&table);
@@ -50,7 +50,7 @@ impl Trial {
     }
 
     /// The requests of one commit without faults.
-    fn calls(&mut self) -> Vec<String> {
+    pub fn calls(&mut self) -> Vec<String> {
         self.stage();
         self.s3.strike(json!({ "kind": "none" }));
         self.desk.must_commit("b");
@@ -62,7 +62,7 @@ impl Trial {
 
     /// Commits a batch under a fault, and once more without it if it failed. Gives whether the
     /// fault took place.
-    fn commit_under(&mut self, rule: &Value) -> bool {
+    pub fn commit_under(&mut self, rule: &Value) -> bool {
         let before = self.desk.rows();
         let whole = self.stage();
         self.s3.strike(rule.clone());
@@ -83,7 +83,7 @@ impl Trial {
     }
 
     /// Every id is there once, every value is whole, and cleaning up leaves nothing behind.
-    fn end(&self) {
+    pub fn end(&self) {
         self.desk.verify();
         let found = self.desk.python(
             "print(sorted(ds.to_table(columns=['id']).column(0).to_pylist()))
@@ -115,7 +115,7 @@ print(*sorted({uri.removeprefix('_blobs/') for row in rows for uri in uris(row)}
     desk.verify();
 }
 
-fn is_slow_tier() -> bool {
+pub fn is_slow_tier() -> bool {
     std::env::var_os("LANCEFS_TEST_SLOW").is_some()
 }
 
