@@ -14,6 +14,10 @@
 //!    its file descriptor.
 //! 4. A store is far away: [`Cached`] asks for each block once, however many want it, ahead of who
 //!    reads in order, and in as few requests as it can.
+//! 5. The same name in the same store can be another object tomorrow: a table is dropped and
+//!    recreated, and its objects may have the names and lengths of the old ones. An object is known by
+//!    its store, its path and the life of the table that names it ([`ObjectKey`], [`Origin`]), never
+//!    by its URI: that is for people, and two endpoints have the same.
 //!
 //! [`Opener::open`] is the one place where a stack of layers is put together.
 
@@ -94,12 +98,22 @@ pub enum Place {
 }
 
 /// Who may change an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// Nobody: Lance writes an object once.
-    Lance,
+    /// Nobody: Lance writes an object once, in the life of the table that names it.
+    Lance(Origin),
     /// Somebody that Lance knows nothing of.
     Others,
+}
+
+/// The state of a table that names an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// A life of a table: snapshots with the same number are known to be of one table that was not
+    /// dropped in between. Of this mount alone.
+    pub life: u64,
+    /// The snapshot, by its branch, number and manifest: the same in every mount.
+    pub snapshot: Arc<str>,
 }
 
 /// An object by name: not opened, not known to exist.
@@ -109,8 +123,43 @@ pub struct ObjectRef {
     pub uri: Arc<str>,
     /// For machines.
     pub place: Place,
+    /// The store that it is in: different for two endpoints, the same in every mount.
+    pub store: Arc<str>,
     /// Whether it may change.
     pub owner: Owner,
+}
+
+/// What an object is known by within a mount.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ObjectKey {
+    store: Arc<str>,
+    path: String,
+    /// The life of the table that names it, if it is Lance's.
+    life: Option<u64>,
+}
+
+impl ObjectRef {
+    /// What it is known by.
+    pub fn key(&self) -> ObjectKey {
+        let life = match &self.owner {
+            Owner::Lance(origin) => Some(origin.life),
+            Owner::Others => None,
+        };
+        ObjectKey { store: self.store.clone(), path: self.path(), life }
+    }
+
+    /// What it is called on a disk that outlives the mount: whoever finds something there under this
+    /// name has to make sure that it is of the same object.
+    fn name(&self) -> String {
+        format!("{} {}", self.store, self.path())
+    }
+
+    fn path(&self) -> String {
+        match &self.place {
+            Place::Local(path) => path.to_string_lossy().into_owned(),
+            Place::Remote(_, path) => path.to_string(),
+        }
+    }
 }
 
 /// An `ETag` without what stores write around it: a listing of Azure gives it bare, an answer of the

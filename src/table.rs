@@ -16,6 +16,7 @@ pub mod descriptor;
 pub mod external;
 mod fault;
 mod json;
+mod lives;
 mod locate;
 mod managed;
 mod pin;
@@ -41,7 +42,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, Kind, Result};
 use crate::store::lru::Lru;
-use crate::store::{Opener, Settings, bare_tag};
+use crate::store::{Opener, Origin, Settings, bare_tag};
 use crate::tree::ino::{Layout, Numbers};
 use crate::tree::{Slot, SnapshotId};
 use crate::units::{self, Version};
@@ -204,7 +205,8 @@ impl Table {
                 format!("version {} was replaced by another table's", id.version),
             ));
         }
-        let locator = Locator { dataset, source: self.source.clone(), policy: self.policy.clone() };
+        let origin = Origin { life: self.catalog.life(&id), snapshot: id.to_string().into() };
+        let locator = Locator::new(dataset, self.source.clone(), self.policy.clone(), origin);
         let snapshot = Snapshot::new(
             id.clone(),
             slot,

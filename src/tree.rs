@@ -25,6 +25,7 @@
 pub mod ino;
 mod shape;
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::units::{Ino, Ordinal, RowIndex, Version};
@@ -41,6 +42,15 @@ pub struct SnapshotId {
     pub version: Version,
     /// What tells a recreated manifest of the same number apart: its `e_tag`, or size and time.
     pub manifest: Arc<str>,
+}
+
+impl fmt::Display for SnapshotId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(branch) = &self.branch {
+            write!(f, "{branch}/")?;
+        }
+        write!(f, "{}@{}", self.version, self.manifest)
+    }
 }
 
 /// A snapshot's place in inode numbers (see [`ino`]).

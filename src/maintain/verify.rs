@@ -4,10 +4,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
 
 use crate::error::{Error, Kind, Result};
-use crate::store::Opener;
+use crate::store::{ObjectKey, Opener};
 use crate::table::{Row, Snapshot, Table, Value};
 use crate::tree::{LeafIndex, LeafName};
 use crate::units::{ByteLen, Ordinal, RowIndex};
@@ -44,7 +43,7 @@ pub struct Summary {
     pub bytes: u64,
 }
 
-type Lengths = HashMap<Arc<str>, Result<ByteLen>>;
+type Lengths = HashMap<ObjectKey, Result<ByteLen>>;
 
 /// Checks the newest version that the table shows. `progress` is told rows done and rows in all,
 /// `found` each fault.
@@ -111,12 +110,12 @@ async fn check(
     if value.interval.len.get() == 0 {
         return Ok(value.interval.len);
     }
-    let uri = &value.located.object.uri;
-    if !lengths.contains_key(uri) {
-        lengths.insert(uri.clone(), length(&snapshot.opener, &value).await);
+    let (key, uri) = (value.located.object.key(), &value.located.object.uri);
+    if !lengths.contains_key(&key) {
+        lengths.insert(key.clone(), length(&snapshot.opener, &value).await);
     }
     let length = lengths
-        .get(uri)
+        .get(&key)
         .cloned()
         .unwrap_or_else(|| Err(Error::new(Kind::Internal, "no length")))?;
     match value.interval.offset.end(value.interval.len) {

@@ -19,6 +19,9 @@
 //! 4. The object under a name can be replaced (External objects are others' property): every
 //!    answer's tag and length is compared with the first one's, and other bytes are never given
 //!    ([`Kind::Stale`]); who opens the name again gets the new object ([`Cached::is_replaced`]).
+//! 5. What the disk cache has of a name may be of a table that is gone: it is believed where the very
+//!    snapshot that kept it names the object, and else the store is asked once whether the object has
+//!    that tag still ([`Object::recall`]).
 
 mod trip;
 
@@ -29,8 +32,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use tokio::sync::Semaphore;
-use tokio::time::Instant;
+use tokio::sync::{OnceCell, Semaphore};
+use tokio::time::{Instant, timeout};
 
 use super::blocks::{Blocks, Extent, Found, ObjectId};
 use super::buffers::{Buffers, Filling};
@@ -41,7 +44,7 @@ use super::meter::Figures;
 use super::pace::{self, Readers};
 use super::readahead::Streams;
 use super::span;
-use super::{Interval, Owner, RangeRead};
+use super::{Interval, ObjectRef, Origin, Owner, RangeRead};
 use crate::error::{Error, Kind, Result};
 use crate::units::{self, BlockNumber, ByteLen};
 use trip::{Leave, Trip};
@@ -106,10 +109,12 @@ pub struct Cached(Arc<Object>);
 struct Object {
     id: ObjectId,
     uri: Arc<str>,
+    name: String,
     owner: Owner,
     from: Arc<dyn Fetch>,
     shared: Arc<Shared>,
     known: OnceLock<Meta>,
+    recalled: OnceCell<()>,
     /// The length that somebody was told before anything was read.
     described: OnceLock<ByteLen>,
     replaced: AtomicBool,
@@ -164,13 +169,25 @@ impl Cached {
     /// An object that nothing is known of yet.
     pub fn new(
         id: ObjectId,
-        uri: Arc<str>,
-        owner: Owner,
+        object: &ObjectRef,
         from: Arc<dyn Fetch>,
         shared: Arc<Shared>,
     ) -> Self {
-        let (known, described, replaced, state) = Default::default();
-        Self(Arc::new(Object { id, uri, owner, from, shared, known, described, replaced, state }))
+        let (name, ObjectRef { uri, owner, .. }) = (object.name(), object.clone());
+        let (known, recalled, described, replaced, state) = Default::default();
+        Self(Arc::new(Object {
+            id,
+            uri,
+            name,
+            owner,
+            from,
+            shared,
+            known,
+            recalled,
+            described,
+            replaced,
+            state,
+        }))
     }
 
     /// Whether the store has answered with another object under this name.
@@ -390,20 +407,49 @@ impl Object {
         span.start..span.end.min(end)
     }
 
-    /// The disk cache, for an object that it may keep.
-    fn disk(&self) -> Option<&Disk> {
-        self.shared.disk.as_ref().filter(|_| self.owner == Owner::Lance)
+    /// The disk cache, for an object that it may keep, and what names the object.
+    fn disk(&self) -> Option<(&Disk, &Origin)> {
+        match &self.owner {
+            Owner::Lance(origin) => Some((self.shared.disk.as_ref()?, origin)),
+            Owner::Others => None,
+        }
     }
 
-    fn known<'a>(&'a self, meta: &'a Meta) -> Known<'a> {
-        Known { uri: &self.uri, meta, block: self.shared.sizes.block }
+    /// What the disk cache finds its blocks by; nothing where only the length is known.
+    fn known(&self) -> Option<Known<'_>> {
+        let meta = self.known.get().filter(|meta| meta.tag.is_some())?;
+        Some(Known { name: &self.name, meta, block: self.shared.sizes.block })
+    }
+
+    /// Finds out, once, whether what the disk cache has under the object's name is of this object.
+    async fn recall(&self) {
+        let Some((disk, origin)) = self.disk() else { return };
+        let recall = || async {
+            let Some((meta, named_by)) = disk.meta(&self.name).await else { return };
+            if *named_by != *origin.snapshot {
+                // Another snapshot kept it, perhaps of a table that was dropped since.
+                let asked = timeout(self.shared.patience.stall, self.from.head()).await;
+                match asked {
+                    Ok(Ok(now)) if now == meta => {
+                        disk.keep_meta(&self.name, &meta, &origin.snapshot);
+                    }
+                    Ok(Ok(_)) => return disk.forget(&self.name),
+                    // The first answer with bytes will tell.
+                    Ok(Err(_)) | Err(_) => return,
+                }
+            }
+            let _ = self.known.set(meta);
+        };
+        if self.known.get().is_none() {
+            self.recalled.get_or_init(recall).await;
+        }
     }
 
     /// Compares an answer with the first one.
     fn compare(&self, meta: &Meta) -> Result<()> {
         let known = self.known.get_or_init(|| {
-            if let Some(disk) = self.disk() {
-                disk.keep_meta(&self.uri, meta);
+            if let Some((disk, origin)) = self.disk() {
+                disk.keep_meta(&self.name, meta, &origin.snapshot);
             }
             meta.clone()
         });
@@ -412,8 +458,8 @@ impl Object {
             return Ok(());
         }
         self.replaced.store(true, Ordering::Relaxed);
-        if let Some(disk) = self.disk() {
-            disk.forget(&self.uri);
+        if let Some((disk, _)) = self.disk() {
+            disk.forget(&self.name);
         }
         let text = format!("{} was replaced while it was read: {known:?}, now {meta:?}", self.uri);
         Err(Error::new(Kind::Stale, text))

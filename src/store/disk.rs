@@ -4,20 +4,21 @@
 //! it may be used:
 //!
 //! ```text
-//! <URI> #                               length and ETag of the object, as its first answer said
-//! <URI> # <ETag> # <length> # <block> # <number>     one block
+//! <store> <path> #      length and ETag of the object, as its first answer said, and the snapshot
+//!                       that named it then
+//! <store> <path> # <ETag> # <length> # <block> # <number>     one block
 //! ```
 //!
-//! 1. Only objects that Lance owns are kept: they never change under their name. An object that is
-//!    answered for with another tag all the same is forgotten ([`Disk::forget`]), and with its tag
-//!    all its blocks.
+//! 1. Only objects that Lance owns are kept: they never change under their name while their table
+//!    lives. Whether it is still that table is for the reader to find out, by the snapshot or by the
+//!    tag (`cached`, difficulty 5). An object that is answered for with another tag all the same is
+//!    forgotten ([`Disk::forget`]), and with its tag all its blocks.
 //! 2. The cache must never fail a read: whatever goes wrong here is a miss. foyer drops what it
 //!    cannot write, and does not give out what its checksum does not fit.
 //! 3. Two mounts must not write the same files: the folder is locked, and who comes second is told.
 
 use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use foyer::{
@@ -26,7 +27,6 @@ use foyer::{
 };
 use rustix::fs::FlockOperation;
 
-use super::bare_tag;
 use super::fetch::Meta;
 use crate::error::{Error, IoContext as _, Kind, Result};
 use crate::units::{self, BlockNumber, ByteLen};
@@ -89,24 +89,26 @@ impl Disk {
         Ok(Self { cache: cache.await.map_err(failed)?, _lock: lock })
     }
 
-    /// What is known of an object.
-    pub async fn meta(&self, uri: &str) -> Option<Meta> {
-        let text = self.get(&meta_key(uri)).await?;
-        let text = std::str::from_utf8(&text).ok()?;
-        let (length, tag) = text.split_once(' ')?;
-        let tag = (!tag.is_empty()).then(|| Arc::from(bare_tag(tag)));
-        Some(Meta { length: ByteLen::new(length.parse().ok()?), tag })
+    /// What is known of an object of this name, and the snapshot that named it.
+    pub async fn meta(&self, name: &str) -> Option<(Meta, String)> {
+        let text = self.get(&meta_key(name)).await?;
+        let mut lines = std::str::from_utf8(&text).ok()?.split('\n');
+        let (length, tag, snapshot) = (lines.next()?, lines.next()?, lines.next()?);
+        let meta = Meta { length: ByteLen::new(length.parse().ok()?), tag: Some(tag.into()) };
+        Some((meta, snapshot.to_owned()))
     }
 
-    /// Keeps what is known of an object.
-    pub fn keep_meta(&self, uri: &str, meta: &Meta) {
-        let text = format!("{} {}", meta.length, meta.tag.as_deref().unwrap_or_default());
-        self.put(meta_key(uri), text.into());
+    /// Keeps what is known of an object that a snapshot names, if it has a tag to be known by.
+    pub fn keep_meta(&self, name: &str, meta: &Meta, snapshot: &str) {
+        if let Some(tag) = &meta.tag {
+            let text = format!("{}\n{tag}\n{snapshot}", meta.length);
+            self.put(meta_key(name), text.into());
+        }
     }
 
-    /// Forgets an object: its blocks are never found again.
-    pub fn forget(&self, uri: &str) {
-        self.cache.remove(&meta_key(uri));
+    /// Forgets an object: its blocks are found again only by its tag.
+    pub fn forget(&self, name: &str) {
+        self.cache.remove(&meta_key(name));
     }
 
     /// A block.
@@ -144,8 +146,8 @@ impl Disk {
 
 /// An object whose length and tag are known.
 pub struct Known<'a> {
-    /// Its URI.
-    pub uri: &'a str,
+    /// Its store and path.
+    pub name: &'a str,
     /// Length and tag.
     pub meta: &'a Meta,
     /// The block size.
@@ -156,7 +158,7 @@ impl Known<'_> {
     fn key(&self, number: BlockNumber) -> String {
         let Meta { length, tag } = self.meta;
         let tag = tag.as_deref().unwrap_or_default();
-        format!("{}#{tag}#{length}#{}#{number}", self.uri, self.block)
+        format!("{}#{tag}#{length}#{}#{number}", self.name, self.block)
     }
 
     fn len_of(&self, number: BlockNumber) -> u64 {
@@ -165,20 +167,22 @@ impl Known<'_> {
     }
 }
 
-fn meta_key(uri: &str) -> String {
-    format!("{uri}#")
+fn meta_key(name: &str) -> String {
+    format!("{name}#")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const NAME: &str = "s3$b o";
+
     fn meta(tag: &'static str) -> Meta {
         Meta { length: ByteLen::new(40_000), tag: Some(tag.into()) }
     }
 
     fn known(meta: &Meta) -> Known<'_> {
-        Known { uri: "s3://b/o", meta, block: ByteLen::kib(16) }
+        Known { name: NAME, meta, block: ByteLen::kib(16) }
     }
 
     async fn open(folder: &Path) -> Result<Disk> {
@@ -191,19 +195,21 @@ mod tests {
         let (here, other) = (meta("a"), meta("b"));
         let number = BlockNumber::new(1);
         let disk = open(folder.path()).await.unwrap();
-        assert_eq!(disk.meta("s3://b/o").await, None);
-        disk.keep_meta("s3://b/o", &here);
+        assert_eq!(disk.meta(NAME).await, None);
+        disk.keep_meta(NAME, &Meta { tag: None, ..here.clone() }, "1@x");
+        assert_eq!(disk.meta(NAME).await, None, "it may be any object of that length");
+        disk.keep_meta(NAME, &here, "1@x");
         disk.keep(&known(&here), number, vec![7; 16 << 10].into());
         disk.keep(&known(&here), BlockNumber::new(2), vec![7; 100].into());
         disk.close().await;
         drop(disk);
         let disk = open(folder.path()).await.unwrap();
-        assert_eq!(disk.meta("s3://b/o").await, Some(here.clone()));
+        assert_eq!(disk.meta(NAME).await, Some((here.clone(), "1@x".to_owned())));
         assert_eq!(disk.block(&known(&here), number).await.unwrap(), vec![7; 16 << 10]);
         assert_eq!(disk.block(&known(&other), number).await, None);
         assert_eq!(disk.block(&known(&here), BlockNumber::new(2)).await, None, "too short");
-        disk.forget("s3://b/o");
-        assert_eq!(disk.meta("s3://b/o").await, None);
+        disk.forget(NAME);
+        assert_eq!(disk.meta(NAME).await, None);
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -18,7 +18,8 @@ use crate::units::ByteLen;
 pub struct Meta {
     /// The whole object's length in bytes.
     pub length: ByteLen,
-    /// The `ETag`, where the store gives one: another tag is another object under the same name.
+    /// The `ETag`, else the time at which it was written, where the store gives either: another tag
+    /// is another object under the same name.
     pub tag: Option<Arc<str>>,
 }
 

@@ -11,7 +11,9 @@ use lru::LruCache;
 
 use super::blocks::ObjectId;
 use super::cached::{Cached, Shared};
-use super::{Disk, Figures, Local, Meter, ObjectRef, Patience, Place, RangeRead, Remote, Sizes};
+use super::{
+    Disk, Figures, Local, Meter, ObjectKey, ObjectRef, Patience, Place, RangeRead, Remote, Sizes,
+};
 use crate::error::Result;
 use crate::units::ByteLen;
 
@@ -47,7 +49,7 @@ impl Default for Settings {
 /// Opens the objects of one mount.
 pub struct Opener {
     shared: Arc<Shared>,
-    objects: Mutex<LruCache<Arc<str>, Cached>>,
+    objects: Mutex<LruCache<ObjectKey, Cached>>,
     last: AtomicU64,
 }
 
@@ -102,15 +104,16 @@ impl Opener {
         self.shared.blocks.size()
     }
 
-    fn cached(&self, ObjectRef { uri, owner, .. }: &ObjectRef, remote: Remote) -> Cached {
+    fn cached(&self, object: &ObjectRef, remote: Remote) -> Cached {
+        let key = object.key();
         let mut objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = objects.get(uri).filter(|object| !object.is_replaced()) {
+        if let Some(known) = objects.get(&key).filter(|object| !object.is_replaced()) {
             return known.clone();
         }
         let from = Arc::new(Meter::new(Arc::new(remote), self.shared.figures.clone()));
         let id = ObjectId(self.last.fetch_add(1, Ordering::Relaxed) + 1);
-        let object = Cached::new(id, uri.clone(), *owner, from, self.shared.clone());
-        objects.put(uri.clone(), object.clone());
-        object
+        let cached = Cached::new(id, object, from, self.shared.clone());
+        objects.put(key, cached.clone());
+        cached
     }
 }

@@ -64,7 +64,10 @@ impl Fetch for Remote {
 }
 
 fn meta(found: &ObjectMeta) -> Meta {
-    let tag = found.e_tag.as_deref().map(|tag| Arc::from(bare_tag(tag)));
+    // A store without tags may say when the object was written.
+    let time = found.last_modified.timestamp_micros();
+    let written = (time != 0).then(|| format!("{time}").into());
+    let tag = found.e_tag.as_deref().map(|tag| Arc::from(bare_tag(tag))).or(written);
     Meta { length: ByteLen::new(found.size), tag }
 }
 

@@ -20,6 +20,7 @@ use object_store::ObjectMeta;
 use object_store::path::Path;
 
 use super::fault;
+use super::lives::Lives;
 use super::refreshed::Refreshed;
 use super::source::Source;
 use super::uri::redacted;
@@ -64,6 +65,7 @@ pub struct Catalog {
     tags: Arc<Refreshed<Vec<Arc<str>>>>,
     branches: Arc<Refreshed<Vec<Arc<str>>>>,
     targets: Mutex<HashMap<Arc<str>, Arc<Refreshed<TagTarget>>>>,
+    lives: Lives,
 }
 
 impl Catalog {
@@ -77,6 +79,7 @@ impl Catalog {
             tags: Arc::default(),
             branches: Arc::default(),
             targets: Mutex::default(),
+            lives: Lives::default(),
         }
     }
 
@@ -128,6 +131,11 @@ impl Catalog {
         }
         list.set(started, now.clone());
         Ok(now)
+    }
+
+    /// The life of the table that a version is of, as far as the last list tells; nothing is asked.
+    pub fn life(&self, id: &SnapshotId) -> u64 {
+        self.lives.of(id, self.list(id.branch.clone()).last())
     }
 
     fn list(&self, branch: Option<Arc<str>>) -> VersionList {
@@ -263,6 +271,7 @@ fn entry(branch: Option<Arc<str>>, meta: ObjectMeta) -> Option<Entry> {
     })
 }
 
-fn replaced(before: &Versions, now: &Versions) -> bool {
+/// Whether a list contradicts an earlier one: a version has another manifest.
+pub(super) fn replaced(before: &Versions, now: &Versions) -> bool {
     now.iter().any(|(version, entry)| before.get(version).is_some_and(|old| old.id != entry.id))
 }

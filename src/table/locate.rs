@@ -5,6 +5,7 @@
 //! 14.0.2, `L:dataset/blob/locate.rs`). The rules are the spec's: "External Resolution", "Managed
 //! Resolution", "Sidecar Resolution".
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use lance::Dataset;
@@ -18,9 +19,10 @@ use super::descriptor::{BlobKind, Descriptor, Extent, Target};
 use super::external::Policy;
 use super::fault;
 use super::source::Source;
+use super::storage::told_apart;
 use super::uri::{parts_of_store, redacted};
 use crate::error::{Error, Kind, Result};
-use crate::store::{ObjectRef, Owner, Place};
+use crate::store::{ObjectRef, Origin, Owner, Place};
 
 /// A value's place.
 #[derive(Clone, Debug)]
@@ -41,9 +43,25 @@ pub struct Locator {
     pub source: Arc<Source>,
     /// Which External references are followed.
     pub policy: Arc<Policy>,
+    /// What names its objects.
+    origin: Origin,
+    /// What tells the stores of the table and of its bases apart, beyond their names.
+    stores: HashMap<Option<u32>, String>,
 }
 
 impl Locator {
+    /// Resolves the descriptors of a snapshot that is open.
+    pub fn new(
+        dataset: Arc<Dataset>,
+        source: Arc<Source>,
+        policy: Arc<Policy>,
+        origin: Origin,
+    ) -> Self {
+        let bases = dataset.manifest.base_paths.keys().copied().map(Some).chain([None]);
+        let stores = bases.map(|base| (base, told_apart(&source.params, base))).collect();
+        Self { dataset, source, policy, origin, stores }
+    }
+
     /// Resolves a descriptor of a row in a fragment. Only a base or bucket that is met for the
     /// first time costs a wait (for credentials); no request is sent.
     ///
@@ -74,9 +92,10 @@ impl Locator {
             }
             Target::ExternalUri(uri) => self.external(uri).await?,
         };
-        let owner =
-            if descriptor.kind == BlobKind::External { Owner::Others } else { Owner::Lance };
-        let object = ObjectRef { owner, ..object };
+        let object = match descriptor.kind {
+            BlobKind::External => ObjectRef { owner: Owner::Others, ..object },
+            _ => object,
+        };
         Ok(Located { kind: descriptor.kind, object, extent: descriptor.extent })
     }
 
@@ -140,7 +159,21 @@ impl Locator {
             Some(id) => self.base(id)?.path.as_str(),
             None => &self.source.uri,
         };
-        Ok(object(&store, path, root))
+        Ok(self.object_in(&store, base, path, root))
+    }
+
+    /// The object of a path in a store that is a base's.
+    fn object_in(
+        &self,
+        store: &ObjectStore,
+        base: Option<u32>,
+        path: Path,
+        within: &str,
+    ) -> ObjectRef {
+        let (uri, place) = place(store, path, within);
+        let options = self.stores.get(&base).map_or("", String::as_str);
+        let store = format!("{} {options}", store.store_prefix).into();
+        ObjectRef { uri, place, store, owner: Owner::Lance(self.origin.clone()) }
     }
 
     /// The object of an absolute URI, if the policy lets it be read (spec, "External Resolution").
@@ -160,16 +193,18 @@ impl Locator {
             if uri.starts_with('/') { Url::from_file_path(uri).ok() } else { Url::parse(uri).ok() };
         let url = url.ok_or_else(unusable)?;
         let (store, path) = self.source.resolve(&url).await?;
-        Ok(object(&store, path, uri))
+        let object = self.object_in(&store, None, path, uri);
+        Ok(ObjectRef { owner: Owner::Others, ..object })
     }
 }
 
-fn object(store: &ObjectStore, path: Path, within: &str) -> ObjectRef {
+/// The URI of an object for people, and where it is.
+fn place(store: &ObjectStore, path: Path, within: &str) -> (Arc<str>, Place) {
     if store.is_local() {
         let local = std::path::PathBuf::from(lance_io::local::to_local_path(&path));
         let uri =
             Url::from_file_path(&local).map_or_else(|()| local.display().to_string(), String::from);
-        return ObjectRef { uri: uri.into(), place: Place::Local(local), owner: Owner::Lance };
+        return (uri.into(), Place::Local(local));
     }
     let uri = Url::parse(within).map_or_else(
         |_| path.to_string(),
@@ -182,8 +217,7 @@ fn object(store: &ObjectStore, path: Path, within: &str) -> ObjectRef {
             redacted(url.as_str())
         },
     );
-    let place = Place::Remote(store.inner.clone(), path);
-    ObjectRef { uri: uri.into(), place, owner: Owner::Lance }
+    (uri.into(), Place::Remote(store.inner.clone(), path))
 }
 
 fn beneath(base: &Path, relative: &Path) -> Path {
@@ -204,7 +238,7 @@ mod tests {
     async fn an_object_is_named_by_its_whole_uri() {
         let uri = |within: &'static str, path: &'static str| async move {
             let store = ObjectStore::memory();
-            object(&store, Path::from(path), within).uri.to_string()
+            place(&store, Path::from(path), within).0.to_string()
         };
         assert_eq!(uri("s3://b/t.lance", "t.lance/data/x").await, "s3://b/t.lance/data/x");
         let repository = "hf://datasets/acme/pub/t.lance";

@@ -36,7 +36,7 @@ use super::schema::{Layout, Leaf, Leaves};
 use super::values::{Chain, Element};
 use crate::error::{Error, Kind, Result};
 use crate::store::lru::Lru;
-use crate::store::{Interval, ObjectRef, Opener, Owner};
+use crate::store::{Interval, ObjectKey, ObjectRef, Opener};
 use crate::tree::{LeafIndex, Slot, SnapshotId, Step};
 use crate::units::{self, ByteLen, ObjectOffset, Ordinal, RowAddress, RowId, RowIndex};
 
@@ -65,8 +65,8 @@ pub struct PageKey {
 
 /// The cache of pages.
 pub type Pages = Lru<PageKey, Arc<Page>>;
-/// The lengths of External objects that record none, by URI.
-pub type Sizes = Lru<Arc<str>, ByteLen>;
+/// The lengths of External objects that record none.
+pub type Sizes = Lru<ObjectKey, ByteLen>;
 
 /// A run of rows, scanned.
 pub struct Page {
@@ -128,8 +128,7 @@ impl Snapshot {
     /// # Errors
     /// [`Kind::Denied`] by policy, [`Kind::Descriptor`] for an unusable URI.
     pub async fn foreign(&self, uri: &str) -> Result<ObjectRef> {
-        let object = self.locator.external(uri).await?;
-        Ok(ObjectRef { owner: Owner::Others, ..object })
+        self.locator.external(uri).await
     }
 
     /// Prepares an opened version: finds its Blob fields and sums its rows.
@@ -251,8 +250,7 @@ impl Snapshot {
     }
 
     async fn whole(&self, located: &Located, offset: ObjectOffset) -> Result<Interval> {
-        let uri = &located.object.uri;
-        let size = self.sizes.cell(uri);
+        let size = self.sizes.cell(&located.object.key());
         let ask = || async { self.opener.open(&located.object)?.length().await };
         let len = size.get_or_try_init(ask).await?;
         Ok(Interval { offset, len: *len })

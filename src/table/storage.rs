@@ -17,6 +17,8 @@ use lance_io::object_store::{
     StorageOptionsProvider,
 };
 
+use sha2::{Digest as _, Sha256};
+
 #[cfg(feature = "aws")]
 use super::profile::Profile;
 use crate::config;
@@ -85,6 +87,27 @@ impl Storage {
     }
 }
 
+/// Parts of the keys of options that say who asks, and how: keys are rotated, and the store stays.
+const NOT_OF_A_STORE: [&str; 9] =
+    ["key", "secret", "token", "password", "credential", "sas", "expires_at", "refresh", "retry"];
+
+/// What tells apart two stores of one name that options lead to, such as an endpoint; `base` are the
+/// options of this base (`base_<id>.<key>`). The same in every mount, and no secret is in it.
+pub fn told_apart(params: &ObjectStoreParams, base: Option<u32>) -> String {
+    let params = params.scoped_to_base(base);
+    let options = params.storage_options().into_iter().flatten();
+    let mut options: Vec<String> = options
+        .filter(|(key, _)| {
+            let key = key.to_ascii_lowercase();
+            !NOT_OF_A_STORE.iter().any(|part| key.contains(part))
+        })
+        .map(|(key, value)| format!("{key}={value}\n"))
+        .collect();
+    options.sort_unstable();
+    let digest = Sha256::digest(options.concat());
+    digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// A key as the crate looks for it when keys are rotated: as the environment's variables, in small
 /// letters (lance 14.0.2, `LI:object_store/dynamic_credentials.rs:156`).
 fn spelled(key: String) -> String {
@@ -114,6 +137,22 @@ impl fmt::Debug for Storage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stores_are_told_apart_by_what_leads_to_them() {
+        let told = |options: &[(&str, &str)], base| {
+            let options = options.iter().map(|(key, value)| ((*key).into(), (*value).into()));
+            told_apart(&Storage::new(options.collect(), None).unwrap().params(), base)
+        };
+        let one = [("aws_endpoint", "http://a"), ("aws_secret_access_key", "x")];
+        let rotated = [("aws_endpoint", "http://a"), ("aws_secret_access_key", "y")];
+        let other = [("aws_endpoint", "http://b"), ("aws_secret_access_key", "x")];
+        let scoped = [("aws_endpoint", "http://a"), ("base_2.aws_endpoint", "http://b")];
+        assert_eq!(told(&one, None), told(&rotated, None));
+        assert_ne!(told(&one, None), told(&other, None));
+        assert_eq!(told(&scoped, Some(1)), told(&one, None));
+        assert_eq!(told(&scoped, Some(2)), told(&other, None));
+    }
 
     #[test]
     fn keys_are_spelled_as_the_crate_looks_for_them() {

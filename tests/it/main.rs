@@ -19,6 +19,7 @@ mod cli;
 mod harness;
 mod layers;
 mod life;
+mod objects;
 mod remote;
 mod semantics;
 mod staging;

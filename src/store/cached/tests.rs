@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::store::{Answer, Meter};
+use crate::store::{Answer, Meter, Place};
 use crate::units::ObjectOffset;
 
 /// What goes wrong with one request.
@@ -35,14 +35,16 @@ struct Store {
     asked: Mutex<Vec<Range<u64>>>,
     faults: Mutex<VecDeque<Fault>>,
     describes: AtomicBool,
+    /// Whether a description has the tag.
+    tags: AtomicBool,
     piece: usize,
 }
 
 impl Store {
     fn of(object: Vec<u8>) -> Arc<Self> {
-        let (asked, faults, describes) = Default::default();
+        let (asked, faults, describes, tags) = Default::default();
         let object = Mutex::new((object, "a"));
-        Arc::new(Self { object, asked, faults, describes, piece: 10_000 })
+        Arc::new(Self { object, asked, faults, describes, tags, piece: 10_000 })
     }
 
     fn failing(self: Arc<Self>, faults: impl IntoIterator<Item = Fault>) -> Arc<Self> {
@@ -96,8 +98,10 @@ impl Fetch for Store {
 
     fn head(&self) -> BoxFuture<'_, Result<Meta>> {
         assert!(self.describes.swap(false, Ordering::Relaxed), "a HEAD that nobody needs");
-        let length = units::u64_of(self.object.lock().unwrap().0.len());
-        async move { Ok(Meta { length: ByteLen::new(length), tag: None }) }.boxed()
+        let (object, tag) = &*self.object.lock().unwrap();
+        let length = ByteLen::new(units::u64_of(object.len()));
+        let tag = self.tags.load(Ordering::Relaxed).then(|| (*tag).into());
+        async move { Ok(Meta { length, tag }) }.boxed()
     }
 }
 
@@ -107,6 +111,18 @@ fn bytes(len: usize) -> Vec<u8> {
 
 const SIZES: Sizes =
     Sizes { memory: ByteLen::mib(64), block: ByteLen::kib(16), read_ahead: ByteLen::mib(16) };
+
+/// An object of a path, as a snapshot names it.
+fn named(path: &str, snapshot: &str) -> ObjectRef {
+    let store = Arc::new(object_store::memory::InMemory::new());
+    let origin = Origin { life: 1, snapshot: snapshot.into() };
+    ObjectRef {
+        uri: format!("test:{path}").into(),
+        place: Place::Remote(store, path.into()),
+        store: "test".into(),
+        owner: Owner::Lance(origin),
+    }
+}
 
 struct Case {
     store: Arc<Store>,
@@ -124,7 +140,7 @@ impl Case {
         let shared = Shared::new(sizes, patience, disk);
         let shared = Arc::new(Shared { buffers: Arc::new(buffers), ..shared });
         let from = Arc::new(Meter::new(store.clone(), shared.figures.clone()));
-        let object = Cached::new(ObjectId(1), "test:o".into(), Owner::Lance, from, shared.clone());
+        let object = Cached::new(ObjectId(1), &named("o", "1@a"), from, shared.clone());
         Self { store, shared, object }
     }
 
@@ -169,8 +185,7 @@ async fn sequential_reading_fetches_each_byte_once_in_few_requests() {
 async fn a_stream_through_an_object_larger_than_the_cache_leaves_others_their_blocks() {
     let case = Case::new(Store::of(bytes(80 << 20)), SIZES);
     let from = Arc::new(Meter::new(Store::of(bytes(20 << 20)), case.shared.figures.clone()));
-    let owner = Owner::Lance;
-    let small = Cached::new(ObjectId(2), "test:s".into(), owner, from, case.shared.clone());
+    let small = Cached::new(ObjectId(2), &named("s", "1@a"), from, case.shared.clone());
     read(&small, 0, 20 << 20).await.unwrap();
     for n in 0..640 {
         case.read(n * READ, READ).await.unwrap();
@@ -194,8 +209,7 @@ async fn a_reader_whose_window_was_driven_out_streams_again() {
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
     let from = Arc::new(Meter::new(Store::of(bytes(64 << 20)), case.shared.figures.clone()));
-    let owner = Owner::Lance;
-    let other = Cached::new(ObjectId(2), "test:p".into(), owner, from, case.shared.clone());
+    let other = Cached::new(ObjectId(2), &named("p", "1@a"), from, case.shared.clone());
     read(&other, 0, 64 << 20).await.unwrap();
     case.store.asked();
     for n in 32..256 {
@@ -222,6 +236,42 @@ async fn what_is_on_disk_in_part_is_fetched_for_the_rest_and_kept() {
         }
         assert_eq!(case.fetched(), fetched, "up to {end}");
         case.shared.disk.as_ref().unwrap().close().await;
+    }
+}
+
+/// What another snapshot kept is believed after one HEAD, and only with the same tag.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_on_disk_is_believed_for_the_same_snapshot_or_the_same_tag() {
+    let (folder, size) = (tempfile::tempdir().unwrap(), ByteLen::mib(128));
+    let (old, new) = (bytes(40_000), vec![7; 40_000]);
+    let same = units::u64_of(old.len());
+    for (snapshot, tag, has_tags, heads, fetched) in [
+        ("1@a", "a", true, 0, same),
+        ("1@a", "a", true, 0, 0),
+        ("2@b", "a", true, 1, 0),
+        ("2@b", "a", true, 0, 0),
+        ("3@c", "a", false, 1, same),
+        ("1@d", "b", true, 1, same),
+        ("1@d", "b", true, 0, 0),
+    ] {
+        let disk = Disk::open(folder.path(), size).await.unwrap();
+        let object = if tag == "a" { &old } else { &new };
+        let store = Store::of(object.clone());
+        store.object.lock().unwrap().1 = tag;
+        store.describes.store(heads == 1, Ordering::Relaxed);
+        store.tags.store(has_tags, Ordering::Relaxed);
+        let shared = Shared::new(SIZES, Patience::within(Duration::from_mins(1)), Some(disk));
+        let shared = Arc::new(shared);
+        let from = Arc::new(Meter::new(store, shared.figures.clone()));
+        let cached = Cached::new(ObjectId(1), &named("o", snapshot), from, shared.clone());
+        let what = format!("{snapshot} with tag {tag}");
+        assert!(read(&cached, 0, same).await.unwrap() == *object, "{what}");
+        assert_eq!(Figures::get(&shared.figures.fetched), fetched, "{what}");
+        assert_eq!(Figures::get(&shared.figures.heads), heads, "{what}");
+        while !cached.0.lock().flights.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        shared.disk.as_ref().unwrap().close().await;
     }
 }
 
@@ -309,7 +359,7 @@ async fn readers_of_a_block_share_one_fetch_and_one_that_goes_leaves_the_others(
         readers.spawn(async move { read(&object, n, READ - 16).await });
     }
     let gone = case.read(0, READ);
-    assert!(tokio::time::timeout(Duration::from_millis(1), gone).await.is_err());
+    assert!(timeout(Duration::from_millis(1), gone).await.is_err());
     while let Some(got) = readers.join_next().await {
         assert_eq!(got.unwrap().unwrap().len(), units::usize_of(READ - 16));
     }
@@ -343,7 +393,7 @@ async fn a_fault_that_lasts_is_an_error_in_time_and_passes_with_its_cause() {
     ] {
         let case = Case::new(Store::of(object.clone()).failing([fault; 1000]), SIZES);
         let reading = case.read(0, READ);
-        let error = tokio::time::timeout(Duration::from_secs(121), reading).await.unwrap();
+        let error = timeout(Duration::from_secs(121), reading).await.unwrap();
         assert_eq!(error.unwrap_err().kind(), kind, "{fault:?}");
         case.store.faults.lock().unwrap().clear();
         assert_eq!(case.read(0, READ).await.unwrap(), object[..units::usize_of(READ)]);

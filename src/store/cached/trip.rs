@@ -57,15 +57,9 @@ impl Trip {
     /// Takes from the disk cache what it has, up to the first block that it has not.
     async fn take_from_disk(&mut self) {
         let object = self.object.clone();
-        let Some(disk) = object.disk() else { return };
-        if object.known.get().is_none()
-            && let Some(meta) = disk.meta(&object.uri).await
-        {
-            let _ = object.known.set(meta);
-        }
-        let Some(meta) = object.known.get() else { return };
-        self.flight.bound(meta.length);
-        let known = object.known(meta);
+        object.recall().await;
+        let Some(((disk, _), known)) = object.disk().zip(object.known()) else { return };
+        self.flight.bound(known.meta.length);
         let numbers = object.there(&self.flight.blocks());
         let reads = numbers.map(|number| disk.block(&known, BlockNumber::new(number)));
         let mut blocks = futures::stream::iter(reads).buffered(DISK_READS);
@@ -80,8 +74,7 @@ impl Trip {
     fn keep(&self, extent: Extent) {
         let object = &self.object;
         let block = object.shared.sizes.block;
-        if let (Some(disk), Some(meta)) = (object.disk(), object.known.get()) {
-            let known = object.known(meta);
+        if let Some(((disk, _), known)) = object.disk().zip(object.known()) {
             let blocks = extent.bytes.chunks(units::usize_of(block.get()));
             for (number, bytes) in (extent.first.get()..).map(BlockNumber::new).zip(blocks) {
                 if number.start(block).get() >= self.on_disk {

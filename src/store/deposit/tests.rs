@@ -39,7 +39,12 @@ async fn an_object_of_many_parts_comes_out_as_it_went_in() {
     let source = folder.path().join("source");
     std::fs::write(&source, pattern(100_000, 9)).unwrap();
     pieces.push(Piece::Object(
-        ObjectRef { uri: "source".into(), place: Place::Local(source), owner: Owner::Others },
+        ObjectRef {
+            uri: "source".into(),
+            place: Place::Local(source),
+            store: "file".into(),
+            owner: Owner::Others,
+        },
         Interval { offset: ObjectOffset::new(10), len: ByteLen::new(99_000) },
     ));
     let expected = [bytes.concat(), pattern(100_000, 9)[10..99_010].to_vec()].concat();

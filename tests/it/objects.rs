@@ -1,0 +1,3 @@
+//! Objects that become others: recreated under their names, cut, grown, replaced.
+
+mod recreated;
