@@ -49,7 +49,7 @@ use crate::error::{Error, Kind, Result, causes};
 use crate::units::{ByteLen, ObjectOffset};
 
 pub use cached::{Cached, Sizes};
-pub use deposit::{Deposit, Depot, Fingerprint, Piece, Progress};
+pub use deposit::{Deposit, Depot, Fingerprint, Limits, Piece, Progress};
 pub use disk::Disk;
 pub use fetch::{Answer, Fetch, Meta};
 pub use flight::Patience;

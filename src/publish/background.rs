@@ -295,6 +295,8 @@ impl Publisher {
             _ => None,
         });
         files
+            // What no store takes is a fault of the batch: the commit says so.
+            .filter(|(_, print)| self.deposit.limits().check(print.len).is_ok())
             .filter(|(path, print)| {
                 let (seconds, ns) = print.ctime;
                 let seconds = u64::try_from(seconds).unwrap_or(0);

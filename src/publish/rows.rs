@@ -71,21 +71,20 @@ impl Publisher {
         for entry in &plan.entries {
             for payload in &entry.payloads {
                 let value = match &payload.source {
-                    Source::File { len, .. } => of_file(TO_COME, 0, *len),
-                    Source::Reference(reference) => adopted(reference),
-                    Source::Uri { uri, range } => match self.check_uri(newest, uri, *range) {
-                        Ok(target) => target,
-                        Err(error) => {
-                            faults.push(Fault {
-                                place: entry.place.clone(),
-                                field: field(newest, payload),
-                                text: error.to_string(),
-                            });
-                            continue;
-                        }
-                    },
+                    Source::File { len, .. } => {
+                        self.deposit.limits().check(*len).map(|()| of_file(TO_COME, 0, *len))
+                    }
+                    Source::Reference(reference) => Ok(adopted(reference)),
+                    Source::Uri { uri, range } => self.check_uri(newest, uri, *range),
                 };
-                stored.insert(payload.file.as_path(), value);
+                match value {
+                    Ok(value) => drop(stored.insert(payload.file.as_path(), value)),
+                    Err(error) => faults.push(Fault {
+                        place: entry.place.clone(),
+                        field: field(newest, payload),
+                        text: error.to_string(),
+                    }),
+                }
             }
         }
         match self.changes(batch, plan, &Values { stored }, newest).await {
@@ -204,7 +203,10 @@ impl Publisher {
     fn check_uri(&self, newest: &Snapshot, uri: &str, range: Option<(u64, u64)>) -> Result<Stored> {
         match self.options.externals {
             Externals::Reference => external(newest, uri, range),
-            Externals::Ingest => Ok(of_file(TO_COME, 0, 1)),
+            Externals::Ingest => {
+                self.deposit.limits().check(range.map_or(0, |(_, len)| len))?;
+                Ok(of_file(TO_COME, 0, 1))
+            }
         }
     }
 

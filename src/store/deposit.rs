@@ -1,7 +1,8 @@
 //! New objects: written whole, verified, and never written again.
 //!
 //! 1. A file may be larger than memory: it goes in parts, several at once, and all uploads of a
-//!    mount share one budget of bytes ([`Deposit::budget`]).
+//!    mount share one budget of bytes ([`Deposit::budget`]). It may also be larger than a store takes
+//!    ([`Limits`]).
 //! 2. Ten thousand small files are not ten thousand objects: an object is made of [`Piece`]s, one
 //!    after another.
 //! 3. A file may change while it is read: its [`Fingerprint`] is compared before and after, and an
@@ -10,6 +11,7 @@
 //! 5. A name is used once (it holds a UUID), so nothing can be overwritten; what an attempt leaves
 //!    behind has the name that the table's cleanup looks for, from the first byte.
 
+mod limits;
 mod local;
 mod piece;
 mod pool;
@@ -26,6 +28,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt as _};
 use tokio::sync::Semaphore;
 
+pub use limits::Limits;
 pub use piece::{Fingerprint, Piece};
 
 use pool::Pool;
@@ -36,8 +39,6 @@ use crate::error::{Error, IoContext as _, Kind, Result};
 /// A part of an upload, in bytes: above the 5 MiB that S3 asks for, and large enough that a round
 /// trip is little beside it.
 const PART: u64 = 8 << 20;
-/// The most parts that S3 takes for one object.
-const MOST_PARTS: u64 = 10_000;
 /// What may be in memory of all uploads, in bytes.
 const BUDGET: u64 = 96 << 20;
 /// Permits are counted in KiB, because a semaphore's count ends at 2^32 on some machines.
@@ -48,8 +49,8 @@ const PERMIT: u64 = 1 << 10;
 pub enum Depot {
     /// A folder of this machine.
     Local(PathBuf),
-    /// A prefix of an object store.
-    Remote(Arc<dyn ObjectStore>, Path),
+    /// A prefix of an object store, and what the store takes.
+    Remote(Arc<dyn ObjectStore>, Path, Limits),
 }
 
 /// How far an upload is; shared by whoever shows it.
@@ -86,14 +87,17 @@ impl Deposit {
     /// the root.
     ///
     /// # Errors
+    /// [`Kind::Invalid`] where no object can be so large, before anything is sent;
     /// [`Kind::Busy`] where a file changed meanwhile, [`Kind::Payload`] where the store has another
     /// length, and whatever reading or writing gives. What was written then belongs to no version.
     pub async fn put(&self, name: &str, pieces: &[Piece], progress: &Progress) -> Result<()> {
         let len: u64 = pieces.iter().map(Piece::len).sum();
+        self.limits().check(len)?;
         match &self.depot {
             Depot::Local(root) => self.put_local(root, name, pieces, progress).await?,
-            Depot::Remote(store, root) => {
-                self.put_remote(store, root, name, pieces, progress).await?;
+            Depot::Remote(store, root, limits) => {
+                let part = limits.part_of(len);
+                self.put_remote((store, root), name, pieces, part, progress).await?;
             }
         }
         let found = self.length(name).await?;
@@ -102,6 +106,14 @@ impl Deposit {
         }
         let found = found.map_or_else(|| "is not there".to_owned(), |f| format!("has {f} bytes"));
         Err(Error::new(Kind::Payload, format!("{name} {found} after {len} were written to it")))
+    }
+
+    /// What the store takes.
+    pub fn limits(&self) -> Limits {
+        match &self.depot {
+            Depot::Local(_) => Limits::NONE,
+            Depot::Remote(_, _, limits) => *limits,
+        }
     }
 
     /// The length of an object in bytes; `None` where there is none.
@@ -115,7 +127,7 @@ impl Deposit {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
                 Err(e) => Err(e).context(Kind::Payload, || format!("look at {name}")),
             },
-            Depot::Remote(store, root) => {
+            Depot::Remote(store, root, _) => {
                 match self.within(name, store.head(&below(root, name))).await? {
                     Ok(meta) => Ok(Some(meta.size)),
                     Err(object_store::Error::NotFound { .. }) => Ok(None),
@@ -137,7 +149,7 @@ impl Deposit {
                 }
                 _ => Ok(()),
             },
-            Depot::Remote(store, root) => {
+            Depot::Remote(store, root, _) => {
                 match self.within(name, store.delete(&below(root, name))).await? {
                     Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
                     Err(e) => Err(Error::caused(kind_of(&e), format!("delete {name}"), e)),
@@ -147,12 +159,16 @@ impl Deposit {
     }
 
     async fn within<T>(&self, name: &str, request: impl Future<Output = T>) -> Result<T> {
-        let late = |_| {
-            let seconds = self.patience.as_secs_f64();
-            Error::new(Kind::Timeout, format!("{name}: the store did not answer in {seconds} s"))
-        };
-        tokio::time::timeout(self.patience, request).await.map_err(late)
+        within(self.patience, name, request).await
     }
+}
+
+async fn within<T>(patience: Duration, name: &str, request: impl Future<Output = T>) -> Result<T> {
+    let late = |_| {
+        let seconds = patience.as_secs_f64();
+        Error::new(Kind::Timeout, format!("{name}: the store did not answer in {seconds} s"))
+    };
+    tokio::time::timeout(patience, request).await.map_err(late)
 }
 
 fn below(root: &Path, name: &str) -> Path {

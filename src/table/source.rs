@@ -19,7 +19,7 @@ use super::fault;
 use super::storage::Storage;
 use super::uri::{HUB, redacted};
 use crate::error::{Error, Kind, Result};
-use crate::store::Depot;
+use crate::store::{Depot, Limits};
 use crate::tree::SnapshotId;
 
 /// Index files are never read here, so their cache is as small as it can be.
@@ -140,7 +140,8 @@ impl Source {
         if self.store.is_local() {
             return Depot::Local(lance_io::local::to_local_path(&self.base).into());
         }
-        Depot::Remote(self.store.inner.clone(), self.base.clone())
+        let scheme = self.uri.split_once("://").map_or("", |(scheme, _)| scheme);
+        Depot::Remote(self.store.inner.clone(), self.base.clone(), Limits::of(scheme))
     }
 
     /// When a version was committed, from its manifest alone.

@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{BUDGET, PART};
+use crate::error::{Error, Kind, Result};
 use crate::units::u64_of;
 
 /// Buffers that nobody uses just now. When no part is under way, there are none.
@@ -23,14 +24,20 @@ struct State {
 
 impl Pool {
     /// An empty buffer with room for so many bytes.
-    pub(super) fn take(self: &Arc<Self>, room: usize) -> Buffer {
+    ///
+    /// # Errors
+    /// [`Kind::Internal`] where there is no such memory.
+    pub(super) fn take(self: &Arc<Self>, room: usize) -> Result<Buffer> {
         let mut bytes = {
             let mut state = self.lock();
             state.in_use += 1;
             state.free.pop().unwrap_or_default()
         };
-        bytes.reserve_exact(room);
-        Buffer { bytes, pool: self.clone() }
+        let reserved = bytes.try_reserve_exact(room);
+        let buffer = Buffer { bytes, pool: self.clone() };
+        let what = || format!("there is no memory for a part of {room} bytes");
+        reserved.map_err(|e| Error::caused(Kind::Internal, what(), e))?;
+        Ok(buffer)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -75,11 +82,12 @@ mod tests {
     #[test]
     fn buffers_are_used_again_and_none_is_kept_when_all_are_back() {
         let pool = Arc::new(Pool::default());
-        let (mut first, second) = (pool.take(100), pool.take(100));
+        let (mut first, second) = (pool.take(100).unwrap(), pool.take(100).unwrap());
         first.bytes.extend_from_slice(b"old");
         let room = first.bytes.as_ptr();
         drop(first);
-        let third = pool.take(50);
+        let third = pool.take(50).unwrap();
+        assert!(pool.take(usize::MAX).is_err());
         assert_eq!((third.bytes.as_ptr(), third.as_ref()), (room, &b""[..]));
         drop((second, third));
         assert_eq!(pool.lock().free.len(), 0);

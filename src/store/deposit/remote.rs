@@ -12,9 +12,10 @@ use object_store::path::Path;
 use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt as _, PutPayload};
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::limits::permits;
 use super::piece::{self, Fingerprint, Piece};
 use super::pool::Buffer;
-use super::{Deposit, MOST_PARTS, PART, PERMIT, Progress, below};
+use super::{BUDGET, Deposit, PART, Progress, below, within};
 use crate::error::{Error, IoContext as _, Kind, Result};
 use crate::store::{Interval, RangeRead, blocking, kind_of};
 use crate::units::{self, ByteLen, ObjectOffset};
@@ -26,15 +27,14 @@ const FILES_AT_ONCE: usize = 64;
 impl Deposit {
     pub(super) async fn put_remote(
         &self,
-        store: &Arc<dyn ObjectStore>,
-        root: &Path,
+        (store, root): (&Arc<dyn ObjectStore>, &Path),
         name: &str,
         pieces: &[Piece],
+        part: u64,
         progress: &Progress,
     ) -> Result<()> {
         let path = &below(root, name);
         let len: u64 = pieces.iter().map(Piece::len).sum();
-        let part = part_size(len);
         let mut source = Source::new(self, pieces);
         let failed = |e| Error::caused(kind_of(&e), format!("put {path}"), e);
         if len <= part {
@@ -79,6 +79,9 @@ impl Deposit {
         path: &Path,
         progress: &Progress,
     ) -> Result<()> {
+        // A larger part takes longer.
+        let budgets = u32::try_from(part.div_ceil(BUDGET)).unwrap_or(u32::MAX);
+        let patience = self.patience.saturating_mul(budgets);
         let mut under_way = FuturesUnordered::new();
         let mut left = len;
         while left > 0 {
@@ -96,7 +99,7 @@ impl Deposit {
             };
             let put = upload.put_part(payload);
             under_way.push(async move {
-                let put = self.within(path.as_ref(), put).await?;
+                let put = within(patience, path.as_ref(), put).await?;
                 put.map_err(|e| Error::caused(kind_of(&e), format!("put a part of {path}"), e))?;
                 drop(permit);
                 progress.add(size);
@@ -106,12 +109,6 @@ impl Deposit {
         }
         under_way.try_collect::<()>().await
     }
-}
-
-/// Parts are as small as they may be: the more can be under way at once.
-fn part_size(len: u64) -> u64 {
-    let least = len.div_ceil(MOST_PARTS);
-    PART.max(least.div_ceil(PERMIT) * PERMIT)
 }
 
 /// Reads pieces, one after another.
@@ -135,10 +132,9 @@ impl<'a> Source<'a> {
 
     /// The next bytes, and the permission to hold them.
     async fn next(&mut self, size: u64) -> Result<(PutPayload, OwnedSemaphorePermit)> {
-        let permits = u32::try_from(size.div_ceil(PERMIT)).unwrap_or(u32::MAX);
-        let permit = self.deposit.budget.clone().acquire_many_owned(permits).await;
+        let permit = self.deposit.budget.clone().acquire_many_owned(permits(size)).await;
         let permit = permit.map_err(|e| Error::caused(Kind::Internal, "wait for memory", e))?;
-        let mut buffer = self.deposit.pool.take(units::usize_of(size));
+        let mut buffer = self.deposit.pool.take(units::usize_of(size))?;
         while missing(&buffer, size) > 0 {
             if self.open.is_none() {
                 buffer = self.whole_files(buffer, size).await?;
@@ -213,7 +209,7 @@ impl<'a> Source<'a> {
                 (buffer, *left == 0)
             }
             Some(Open::Object { object, offset, left }) => {
-                let len = ByteLen::new(most.min(*left));
+                let len = ByteLen::new(most.min(*left).min(PART));
                 buffer
                     .bytes
                     .extend_from_slice(&object.read(Interval { offset: *offset, len }).await?);
@@ -247,18 +243,4 @@ fn read_exactly(file: &File, len: u64, path: &std::path::Path, to: &mut Vec<u8>)
         return Ok(());
     }
     Err(Error::new(Kind::Busy, format!("{} became shorter while it was uploaded", path.display())))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_object_has_more_parts_than_s3_takes() {
-        assert_eq!(part_size(1), PART);
-        assert_eq!(part_size(PART * MOST_PARTS), PART);
-        for len in [PART * MOST_PARTS + 1, 5 << 40] {
-            assert!(len.div_ceil(part_size(len)) <= MOST_PARTS);
-        }
-    }
 }

@@ -51,8 +51,10 @@ async fn an_object_of_many_parts_comes_out_as_it_went_in() {
 
     let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let table = folder.path().join("table");
-    for depot in [Depot::Remote(store.clone(), Path::from("a/table")), Depot::Local(table.clone())]
-    {
+    for depot in [
+        Depot::Remote(store.clone(), Path::from("a/table"), Limits::S3),
+        Depot::Local(table.clone()),
+    ] {
         let deposit = deposit(depot).await;
         let progress = Progress::default();
         deposit.put("_blobs/x.blob", &pieces, &progress).await.unwrap();
@@ -70,7 +72,7 @@ async fn an_object_of_many_parts_comes_out_as_it_went_in() {
 #[tokio::test]
 async fn a_file_that_changed_is_not_stored() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Depot::Remote(Arc::new(InMemory::new()), Path::from("t"));
+    let store = Depot::Remote(Arc::new(InMemory::new()), Path::from("t"), Limits::S3);
     for depot in [store, Depot::Local(folder.path().join("table"))] {
         let deposit = deposit(depot).await;
         for change in [&b"longer than before"[..], b"less", b"the same!!"] {
@@ -83,6 +85,45 @@ async fn a_file_that_changed_is_not_stored() {
             assert_eq!(failed.kind(), Kind::Busy, "{failed}");
         }
     }
+}
+
+#[tokio::test]
+async fn an_object_whose_parts_are_larger_than_the_budget_is_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    // Two such objects at once, and a small one beside them.
+    let part = BUDGET + (1 << 20);
+    let deposit = deposit(Depot::Remote(store, Path::from("t"), Limits::new(2, part))).await;
+    let sizes = [("large", part + 70_000), ("other", part + 3), ("small", 9)];
+    let put = sizes.map(|(name, len)| {
+        let path = folder.path().join(name);
+        std::fs::File::create(&path).unwrap().set_len(len).unwrap();
+        let print = Fingerprint::of(&std::fs::metadata(&path).unwrap());
+        let (deposit, piece) = (&deposit, Piece::File(path, print));
+        async move { deposit.put(name, &[piece], &Progress::default()).await }
+    });
+    let stored = futures::future::join_all(put);
+    for stored in tokio::time::timeout(Duration::from_secs(60), stored).await.unwrap() {
+        stored.unwrap();
+    }
+    for (name, len) in sizes {
+        assert_eq!(deposit.length(name).await.unwrap(), Some(len));
+    }
+}
+
+#[tokio::test]
+async fn what_the_store_would_not_take_is_refused_before_the_first_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let depot = Depot::Remote(store.clone(), Path::from("t"), Limits::new(2, PART));
+    let path = folder.path().join("f");
+    std::fs::File::create(&path).unwrap().set_len(2 * PART + 1).unwrap();
+    let print = Fingerprint::of(&std::fs::metadata(&path).unwrap());
+    let progress = Progress::default();
+    let put = deposit(depot).await.put("o", &[Piece::File(path, print)], &progress).await;
+    assert_eq!(put.unwrap_err().kind(), Kind::Invalid);
+    assert_eq!(progress.done.into_inner(), 0);
+    assert!(store.head(&Path::from("t/o")).await.is_err());
 }
 
 #[tokio::test]
@@ -109,7 +150,7 @@ proptest! {
         let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let stored = runtime.block_on(async {
-            let deposit = deposit(Depot::Remote(store.clone(), Path::from("t"))).await;
+            let deposit = deposit(Depot::Remote(store.clone(), Path::from("t"), Limits::S3)).await;
             deposit.put("o", &pieces, &Progress::default()).await.unwrap();
             store.get(&Path::from("t/o")).await.unwrap().bytes().await.unwrap()
         });

@@ -47,6 +47,12 @@ impl Desk {
         Self::open(&s3.uri(name), s3.arguments(), &python_options, arguments, folder, staging)
     }
 
+    /// Mounts a table of the bucket with a staging disk that is there already.
+    pub fn remote_with_staging(s3: &S3, name: &str, staging: &Path, arguments: &[&str]) -> Self {
+        let (options, staging) = (s3.python_options(), staging.to_owned());
+        Self::open(&s3.uri(name), s3.arguments(), &options, arguments, folder(), staging)
+    }
+
     fn open(
         table: &str,
         storage: Vec<String>,

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::harness::{Desk, S3, Seen, errno, eventually, folder, names, photos, stdout, tree};
 
 const EACCES: i32 = 13;
+const EINVAL: i32 = 22;
 
 /// Requests that hang are given up after a second, and what waits for them after three.
 const FLAGS: [&str; 5] = ["--upload-delay", "1h", "--timeout", "3s", "--storage-option=timeout=1s"];
@@ -280,6 +281,30 @@ impl Drop for SmallDisk {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.0).output();
     }
+}
+
+#[test]
+fn a_file_that_no_object_can_hold_is_a_fault_before_a_byte_is_sent() {
+    let (s3, folder) = (S3::new(&[]), folder());
+    let table = folder.path().join("photos.lance");
+    photos(&table);
+    s3.put(&table, "t");
+    // On a disk that takes any length; the file is one hole.
+    let small = SmallDisk::new(folder.path().join("disk"));
+    let flags = ["--upload-delay", "100ms", "--timeout", "3s", "--storage-option=timeout=1s"];
+    let desk = Desk::remote_with_staging(&s3, "t", &small.0, &flags);
+    s3.strike(json!({ "kind": "none", "method": "any-write" }));
+    desk.entry("b/1", &[("blob.bin", b"")]);
+    let file = std::fs::File::options().write(true).open(desk.staged("b/1/blob.bin")).unwrap();
+    file.set_len(49 << 40).unwrap();
+    drop(file);
+    assert_eq!(errno(desk.commit("b")), EINVAL);
+    let why = desk.error("b");
+    assert!(why.contains("1: blob: 53876069761024 bytes are more than one object"), "{why}");
+    assert_eq!(s3.struck().0, Vec::<String>::new(), "nothing was sent");
+    std::fs::write(desk.staged("b/1/blob.bin"), b"short").unwrap();
+    desk.must_commit("b");
+    desk.settles();
 }
 
 #[test]
