@@ -4,6 +4,7 @@ mod batches;
 mod commits;
 mod crash;
 mod faults;
+mod indices;
 mod leftovers;
 mod model;
 mod pairs;

@@ -16,6 +16,10 @@
 //! 3. A column may be replaced in part, one element of a list: [`row`] lays the new over the old.
 //! 4. Everything is one transaction, with appended rows and deletions: others see all of it or
 //!    nothing. It conflicts with whoever changes the same fragments since the snapshot.
+//! 5. An index covers a fragment until a transaction names its field as modified, and ids are
+//!    compared as they are: a data file names leaves (of a packed struct, the struct), an index on a
+//!    list names the list. So every field of a touched column is named, from the column down, as the
+//!    crate's merge does (lance 14.0.2, `L:dataset/write/merge_insert.rs:2386`).
 //!
 //! The cost is by fragment: its touched columns are read and written once, however few rows change.
 
@@ -226,6 +230,18 @@ impl<'a> Job<'a> {
         columns.collect()
     }
 
+    /// Every field of columns, whatever of it a data file or an index names (difficulty 5).
+    fn fields(&self, columns: &BTreeSet<usize>) -> BTreeSet<i32> {
+        let mut fields = BTreeSet::new();
+        let mut pending: Vec<&Field> =
+            columns.iter().map(|at| &self.dataset.schema().fields[*at]).collect();
+        while let Some(field) = pending.pop() {
+            fields.insert(field.id);
+            pending.extend(&field.children);
+        }
+        fields
+    }
+
     async fn check(&self, id: u64, touched: &Touched<'_>, faults: &mut Vec<Fault>) -> Result<()> {
         if touched.replaced.is_empty() {
             return Ok(());
@@ -361,8 +377,9 @@ impl<'a> Job<'a> {
             let mut metadata = place.fragment.metadata().clone();
             if !columns.is_empty() {
                 let file = self.rewrite(&place, touched, &columns).await?;
-                fields_modified.extend(file.fields.iter().filter_map(|id| u32::try_from(*id).ok()));
-                file::attach(&mut metadata, file);
+                let fields = self.fields(&columns);
+                fields_modified.extend(fields.iter().filter_map(|id| u32::try_from(*id).ok()));
+                file::attach(&mut metadata, file, &fields);
                 offsets.insert(*id, touched.replaced.keys().copied().collect());
             }
             match self.delete(metadata, touched).await? {

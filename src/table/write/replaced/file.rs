@@ -176,11 +176,12 @@ impl<'a> ColumnFile<'a> {
     }
 }
 
-/// Adds a file to a fragment in the place of what the other files have of its columns.
-pub fn attach(fragment: &mut Fragment, file: DataFile) {
+/// Adds a file to a fragment in the place of what the other files have of its columns, of which
+/// these are all fields: files of the format 2.0 name lists and structs beside their leaves.
+pub fn attach(fragment: &mut Fragment, file: DataFile, fields: &BTreeSet<i32>) {
     for other in &mut fragment.files {
         let left =
-            other.fields.iter().map(|id| if file.fields.contains(id) { CROSSED_OUT } else { *id });
+            other.fields.iter().map(|id| if fields.contains(id) { CROSSED_OUT } else { *id });
         other.fields = left.collect();
     }
     fragment.files.retain(|other| other.fields.iter().any(|id| *id != CROSSED_OUT));
