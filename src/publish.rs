@@ -25,7 +25,6 @@ mod sweep;
 mod upload;
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -39,9 +38,10 @@ use uuid::Uuid;
 use self::order::By;
 use self::record::Attempt;
 use crate::error::{Error, Kind, Result};
+use crate::private::Folder;
 use crate::staging::commit::Commit;
 use crate::staging::journal::{Journal, State, Step};
-use crate::staging::spool::{self, Seal, Spool};
+use crate::staging::spool::{Seal, Spool};
 use crate::store::{Deposit, Progress};
 use crate::table::Table;
 
@@ -239,8 +239,8 @@ impl Publisher {
         }
     }
 
-    fn journals(&self) -> PathBuf {
-        self.spool.folder().join(spool::JOURNAL)
+    fn journals(&self) -> Arc<Folder> {
+        self.spool.journals()
     }
 }
 

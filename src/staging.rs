@@ -3,6 +3,7 @@
 //! ```text
 //! <staging folder>/            one for each table (and for each mount that is there at once)
 //!   lock                       locked (flock) by the mount that uses the folder
+//!   key                        what our attributes are marked with: `mark`
 //!   table                      the table's URI, for people
 //!   tree/<batch>/…             what the mount shows as staging/; a batch is a directory or one file
 //!   journal/<uuid>             the steps of a batch, one JSON line each: `journal`
@@ -10,21 +11,26 @@
 //!   commits.jsonl              what the mount shows as .lancefs/commits.jsonl
 //!
 //! extended attributes on the staging disk, which the mount does not show
-//!   user.lancefs.batch         on a batch: [`Origin`] as JSON
-//!   user.lancefs.reference     on a file whose bytes are still in the table: [`Reference`] as JSON
+//!   user.lancefs.batch         on a batch: [`Origin`], marked
+//!   user.lancefs.reference     on a file whose bytes are still in the table: [`Reference`], marked
 //! ```
+//!
+//! All of it is this user's alone, whatever the umask (`private`): the folder is 0700, and what the
+//! mount shows of `tree/` has the modes that its users gave it.
 //!
 //! 1. A batch must survive everything: it is an ordinary tree on a local disk, and stays there until
 //!    a version that holds it is published: [`spool`].
 //! 2. Names become rows and fields, once, at the border: [`plan`].
 //! 3. Payloads are uploaded before the commit, and again only if they changed: `upload`.
 //! 4. Whatever happens, a batch is committed once or is still whole: [`journal`].
+//! 5. The disk may hold what others brought there: [`mark`] tells our own words from theirs.
 //!
 //! Nothing here commits, and nothing here knows lance: `publish` puts the parts in order.
 
 pub mod commit;
 pub mod crash;
 pub mod journal;
+pub mod mark;
 pub mod plan;
 pub mod spool;
 

@@ -3,14 +3,19 @@
 //! The daemon is this program again, told so by a variable ([`DAEMON`]): a process that has threads cannot fork. It
 //! reports on its standard output, which is a pipe to us: the line `ready`, or why not.
 
+use std::fs::File;
 use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use rustix::fs::OFlags;
 
 use super::args::MountArgs;
 use super::{Exit, output, serve, table};
 use crate::error::{Error, IoContext as _, Kind, Result};
 use crate::fuse::mount;
+use crate::private::Folder;
 use crate::telemetry;
 
 /// What a daemon says when its mount is usable.
@@ -18,6 +23,9 @@ pub const READY: &str = "ready";
 
 /// Tells the program that it is the daemon; not one of the options that start with `LANCEFS_`.
 const DAEMON: &str = "_LANCEFS_DAEMON";
+
+/// The mode of a log that is made: names of files and batches are nobody else's business.
+const LOG_MODE: u32 = 0o600;
 
 /// Whether this process was started as the daemon.
 pub fn is_daemon() -> bool {
@@ -75,27 +83,32 @@ fn start_daemon(args: &MountArgs, mountpoint: &Path) -> Result<(Option<i32>, Str
 }
 
 /// Where the daemon logs to: the file that was asked for, else one for the mountpoint beneath the
-/// user's state folder, else nowhere.
+/// user's state folder, which is the user's alone, else nowhere.
 fn daemon_log(args: &MountArgs, mountpoint: &Path) -> Result<Stdio> {
-    let path = match (&args.log_file, state_folder()) {
-        (Some(path), _) => path.clone(),
-        (None, Some(folder)) => {
-            let name =
-                crate::name::fit(&crate::name::escape(&mountpoint.to_string_lossy()), ".log");
-            folder.join("log").join(name)
+    if let Some(path) = &args.log_file {
+        return Ok(asked_log(path)?.into());
+    }
+    let Some(folder) = state_folder() else { return Ok(Stdio::null()) };
+    let name = crate::name::fit(&crate::name::escape(&mountpoint.to_string_lossy()), ".log");
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    let opened = Folder::make(&folder.join("log")).and_then(|folder| folder.open(&name, flags));
+    Ok(match opened {
+        Ok(file) => file.into(),
+        // Nobody asked for this one: a mount without a log is better than none.
+        Err(error) => {
+            output::remark(format_args!("nothing is logged: {error}"));
+            Stdio::null()
         }
-        (None, None) => return Ok(Stdio::null()),
-    };
+    })
+}
+
+/// Opens the log that was asked for, which may be a terminal or a pipe.
+fn asked_log(path: &Path) -> Result<File> {
     let what = || format!("open the log {}", path.display());
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).context(Kind::Invalid, what)?;
     }
-    Ok(std::fs::File::options()
-        .create(true)
-        .append(true)
-        .open(&path)
-        .context(Kind::Invalid, what)?
-        .into())
+    File::options().create(true).append(true).mode(LOG_MODE).open(path).context(Kind::Invalid, what)
 }
 
 /// The folder for what outlives a mount: `$XDG_STATE_HOME/lancefs`, or beneath the home folder.

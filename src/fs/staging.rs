@@ -100,7 +100,7 @@ impl Fs {
                 let used = spool.space().map(|space| space.used.get()).ok();
                 json!({
                     "enabled": true,
-                    "folder": spool.folder().display().to_string(),
+                    "folder": spool.folder().path().display().to_string(),
                     "limit": spool.limit().map(units::ByteLen::get),
                     "used": used,
                     "batches": spool.names().unwrap_or_default(),

@@ -250,8 +250,8 @@ impl Publisher {
     /// batch was begun on.
     pub(super) async fn plan(&self, batch: &Batch, newest: &Arc<Snapshot>) -> Result<Plan> {
         let rows = self.begun(batch).await.map_or(0, |begun| begun.rows.count());
-        let (path, newest) = (batch.path.clone(), newest.clone());
-        blocking(move || Plan::read(&path, &newest.leaves.shape, rows)).await
+        let (spool, batch, newest) = (self.spool.clone(), batch.clone(), newest.clone());
+        blocking(move || spool.plan(&batch, &newest.leaves.shape, rows)).await
     }
 
     /// The version that a batch was begun on.

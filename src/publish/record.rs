@@ -1,13 +1,13 @@
 //! `.lancefs/commits.jsonl`: one line for each commit attempt.
 
-use std::fs::File;
 use std::io::Write as _;
-use std::path::Path;
 
+use rustix::fs::OFlags;
 use serde_json::json;
 use uuid::Uuid;
 
 use crate::error::{IoContext as _, Kind, Result};
+use crate::private::Folder;
 use crate::staging::spool::COMMITS;
 
 /// What came of an attempt.
@@ -31,7 +31,7 @@ pub struct Attempt<'a> {
 ///
 /// # Errors
 /// Where the staging disk fails.
-pub fn append(folder: &Path, attempt: &Attempt<'_>) -> Result<()> {
+pub fn append(folder: &Folder, attempt: &Attempt<'_>) -> Result<()> {
     let now: chrono::DateTime<chrono::Utc> = std::time::SystemTime::now().into();
     let (version, error) = match attempt.outcome {
         Ok(version) => (Some(version), None),
@@ -51,12 +51,8 @@ pub fn append(folder: &Path, attempt: &Attempt<'_>) -> Result<()> {
     if let Some(error) = error {
         line["error"] = error.into();
     }
-    let what = || format!("write {COMMITS} in {}", folder.display());
-    let mut file = File::options()
-        .append(true)
-        .create(true)
-        .open(folder.join(COMMITS))
-        .context(Kind::Internal, what)?;
+    let what = || format!("write {COMMITS} in {}", folder.path().display());
+    let mut file = folder.open(COMMITS, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)?;
     // One write for the line, so that lines of two threads do not mix.
     file.write_all(format!("{line}\n").as_bytes()).context(Kind::Internal, what)?;
     file.sync_data().context(Kind::Internal, what)

@@ -18,14 +18,16 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::crash;
 use crate::error::{Error, IoContext as _, Kind, Result};
+use crate::private::Folder;
 use crate::store::Fingerprint;
 
 /// One step.
@@ -129,6 +131,8 @@ impl State {
 #[derive(Debug)]
 pub struct Journal {
     file: File,
+    folder: Arc<Folder>,
+    name: String,
     path: PathBuf,
     state: State,
 }
@@ -138,16 +142,19 @@ impl Journal {
     ///
     /// # Errors
     /// Where the staging disk fails; [`Kind::Internal`] for a line that is no step.
-    pub fn open(folder: &Path, batch: Uuid) -> Result<Self> {
-        let path = folder.join(batch.to_string());
+    pub fn open(folder: &Arc<Folder>, batch: Uuid) -> Result<Self> {
+        let name = batch.to_string();
+        let path = folder.path().join(&name);
         let what = || format!("open the journal {}", path.display());
-        std::fs::create_dir_all(folder).context(Kind::Internal, what)?;
-        let is_new = !path.exists();
-        let file = File::options().read(true).append(true).create(true).open(&path);
-        let mut file = file.context(Kind::Internal, what)?;
-        if is_new {
-            sync_folder(folder).context(Kind::Internal, what)?;
-        }
+        let flags = OFlags::RDWR | OFlags::APPEND;
+        let mut file = match folder.open(&name, flags) {
+            Err(error) if error.kind() == Kind::NotFound => {
+                let made = folder.open(&name, flags | OFlags::CREATE)?;
+                folder.sync()?;
+                made
+            }
+            opened => opened?,
+        };
         let mut text = Vec::new();
         file.read_to_end(&mut text).context(Kind::Internal, what)?;
         let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
@@ -164,20 +171,15 @@ impl Journal {
                     })?,
             );
         }
-        Ok(Self { file, path, state })
+        Ok(Self { file, folder: folder.clone(), name, path, state })
     }
 
     /// The batches that have a journal in a folder.
     ///
     /// # Errors
-    /// Where the folder cannot be read; one that is not there has none.
-    pub fn all(folder: &Path) -> Result<Vec<Uuid>> {
-        let entries = match std::fs::read_dir(folder) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.context(Kind::Internal, || format!("list {}", folder.display()))?,
-        };
-        let names = entries.flatten().map(|entry| entry.file_name());
-        Ok(names.filter_map(|name| name.to_str()?.parse().ok()).collect())
+    /// Where the folder cannot be read.
+    pub fn all(folder: &Folder) -> Result<Vec<Uuid>> {
+        Ok(folder.names()?.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
     /// What is known.
@@ -221,21 +223,24 @@ impl Journal {
     /// Where the staging disk fails.
     pub fn delete(&self) -> Result<()> {
         crash::at("before", "settled");
-        std::fs::remove_file(&self.path)
+        self.folder
+            .remove(&self.name)
             .context(Kind::Internal, || format!("delete the journal {}", self.path.display()))?;
         crash::at("after", "settled");
         Ok(())
     }
 }
 
-fn sync_folder(folder: &Path) -> std::io::Result<()> {
-    File::open(folder)?.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn home() -> (tempfile::TempDir, Arc<Folder>) {
+        let above = tempfile::tempdir().unwrap();
+        let folder = Folder::make(&above.path().join("journal")).unwrap();
+        (above, Arc::new(folder))
+    }
 
     fn fingerprint(inode: u64) -> Fingerprint {
         Fingerprint { inode, len: 3, mtime: (1, 999_999_999), ctime: (-1, 0) }
@@ -261,28 +266,28 @@ mod tests {
 
     #[test]
     fn a_journal_says_after_a_restart_what_it_said_before() {
-        let folder = tempfile::tempdir().unwrap();
+        let (_above, folder) = home();
         let batch = Uuid::new_v4();
-        let mut journal = Journal::open(folder.path(), batch).unwrap();
+        let mut journal = Journal::open(&folder, batch).unwrap();
         for step in steps() {
             journal.write(step).unwrap();
         }
         let state = journal.state().clone();
-        assert_eq!(Journal::open(folder.path(), batch).unwrap().state(), &state);
+        assert_eq!(Journal::open(&folder, batch).unwrap().state(), &state);
         assert_eq!((state.tried, state.published), (Some((7, 9)), Some(10)));
         assert_eq!(state.stored[&fingerprint(2)], ("_blobs/a.blob".into(), 3));
         assert_eq!(state.abandoned().map(|o| &**o).collect::<Vec<_>>(), ["_blobs/b.blob"]);
-        assert_eq!(Journal::all(folder.path()).unwrap(), [batch]);
+        assert_eq!(Journal::all(&folder).unwrap(), [batch]);
         journal.delete().unwrap();
-        assert_eq!(Journal::all(folder.path()).unwrap(), Vec::<Uuid>::new());
+        assert_eq!(Journal::all(&folder).unwrap(), Vec::<Uuid>::new());
     }
 
     proptest! {
         #[test]
         fn a_torn_write_loses_its_own_step_alone(cut in 1_usize..400) {
-            let folder = tempfile::tempdir().unwrap();
+            let (_above, folder) = home();
             let batch = Uuid::new_v4();
-            let mut journal = Journal::open(folder.path(), batch).unwrap();
+            let mut journal = Journal::open(&folder, batch).unwrap();
             let mut states = vec![State::default()];
             let mut lengths = vec![0];
             for step in steps() {
@@ -293,11 +298,11 @@ mod tests {
             let len = lengths.last().unwrap().saturating_sub(u64::try_from(cut).unwrap());
             journal.file.set_len(len).unwrap();
             let whole = lengths.iter().rposition(|end| *end <= len).unwrap();
-            let mut again = Journal::open(folder.path(), batch).unwrap();
+            let mut again = Journal::open(&folder, batch).unwrap();
             prop_assert_eq!(again.state(), &states[whole]);
             // And it can be written on.
             again.write(Step::Published { version: 99 }).unwrap();
-            let last = Journal::open(folder.path(), batch).unwrap();
+            let last = Journal::open(&folder, batch).unwrap();
             prop_assert_eq!(last.state().published, Some(99));
         }
     }

@@ -32,11 +32,13 @@ mod summary;
 mod tests;
 
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use super::Reference;
+use super::mark::Key;
 use crate::error::{Error, IoContext as _, Kind, Result};
 use crate::store::Fingerprint;
 use crate::table::write::Fault;
@@ -127,20 +129,21 @@ impl Plan {
         self.entries.iter().flat_map(|entry| &entry.payloads)
     }
 
-    /// Reads a batch: a directory of entries, or a single file. `rows` is how many rows the version
-    /// has that its `@<row>` entries count.
+    /// Reads a batch: a directory of entries, or a single file. It is in the directory `tree`, under
+    /// the last name of `path`; `key` tells which references are ours, and `rows` is how many rows the
+    /// version has that its `@<row>` entries count.
     ///
     /// # Errors
     /// [`Kind::NotFound`] where there is no such batch, and where its own directory cannot be read.
     /// Whatever is wrong beneath it is among [`Plan::faults`].
-    pub fn read(path: &Path, shape: &Shape, rows: u64) -> Result<Self> {
+    pub fn read(tree: impl AsFd, path: &Path, key: &Key, shape: &Shape, rows: u64) -> Result<Self> {
         let what = || format!("read the batch {}", path.display());
-        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(Error::new(Kind::Invalid, format!("{} is no batch", path.display())));
-        };
+        let name = path
+            .file_name()
+            .ok_or_else(|| Error::new(Kind::Invalid, format!("{} is no batch", path.display())))?;
         let batch = name.to_string_lossy().into_owned();
-        let mut reader = Reader::new(&batch, shape, rows);
-        let above = Folder::open(parent).context(Kind::NotFound, what)?;
+        let mut reader = Reader::new(&batch, key, shape, rows);
+        let above = Folder::open(tree).context(Kind::NotFound, what)?;
         match above.look(name).context(Kind::NotFound, what)? {
             Thing::Folder => {
                 let folder = above.below(name).context(Kind::Invalid, what)?;

@@ -18,8 +18,10 @@
 //!    `gone/`, given the attribute and moved into `tree/` ([`names`], [`moves`]).
 //! 4. A commit needs a batch that does not change: [`batches`]; also while it is not known whether
 //!    it took place, and when it did and the batch is still here: [`seals`].
-//! 5. Two mounts must not use one folder: `lock` is held for as long as the mount lives.
+//! 5. Two mounts must not use one folder: `lock` is held for as long as the mount lives ([`home`]).
 //! 6. The disk's own errors mean something to programs: they are passed on as they are ([`disk`]).
+//! 7. Others may have been in the folder before us: it is opened once, and everything is reached
+//!    through its descriptor, never through its path ([`home`]).
 
 mod adopt;
 mod attrs;
@@ -27,6 +29,7 @@ mod batches;
 mod deleting;
 mod disk;
 mod files;
+mod home;
 mod moves;
 mod names;
 mod nodes;
@@ -35,17 +38,15 @@ mod quota;
 mod reference;
 mod seals;
 
-use std::fs::{File, TryLockError};
-use std::io::{Read as _, Seek as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
-use std::time::{Duration, Instant};
 
-use rustix::fs::{Gid, Mode, OFlags, Uid, XattrFlags};
-use rustix::io::Errno;
-
-use crate::error::{Error, IoContext as _, Kind, Result};
+use crate::error::Result;
+use crate::private::Folder;
+use crate::staging::mark::{Key, Keyed};
+use crate::staging::plan::Plan;
+use crate::tree::Shape;
 use crate::units::{ByteLen, Ino};
 
 pub use attrs::{Attributes, NewTime};
@@ -64,20 +65,10 @@ use seals::Seals;
 
 const TREE: &str = "tree";
 const GONE: &str = "gone";
-const LOCK: &str = "lock";
-const TABLE: &str = "table";
 /// The folder of the journals of batches.
-pub const JOURNAL: &str = "journal";
+const JOURNAL: &str = "journal";
 /// The file with a line for each attempt to commit.
 pub const COMMITS: &str = "commits.jsonl";
-/// How long a killed process may take to let go of a folder, and how often that is looked at.
-const LAST_BREATH: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(10);
-/// Tells whether a disk has user attributes.
-const PROBE: &str = "user.lancefs.probe";
-/// The mode of `tree/` when it is made: what `staging/` shows.
-const TREE_MODE: u16 = 0o755;
-
 /// What a staging folder is opened for.
 #[derive(Clone, Debug)]
 pub struct Opening {
@@ -107,13 +98,18 @@ pub struct Space {
 /// The batches of one mount.
 #[derive(Debug)]
 pub struct Spool {
-    folder: PathBuf,
+    folder: Folder,
     /// Held locked.
-    _lock: File,
-    /// The folder.
-    base: OwnedFd,
+    _lock: std::fs::File,
     /// `tree/`.
     tree: OwnedFd,
+    /// `gone/`.
+    gone: Folder,
+    /// `journal/`.
+    journals: Arc<Folder>,
+    key: Key,
+    /// What is not marked may be ours all the same.
+    believes_all: bool,
     /// Read while a path is used, written while one changes.
     moves: RwLock<()>,
     nodes: Mutex<Nodes>,
@@ -132,25 +128,21 @@ impl Spool {
     /// its disk has no user attributes; [`Kind::Denied`] and [`Kind::Invalid`] where it cannot be
     /// made.
     pub fn open(opening: &Opening) -> Result<Arc<Self>> {
-        let folder = &opening.folder;
-        let what = || format!("make the staging folder {}", folder.display());
-        for name in [GONE, JOURNAL] {
-            std::fs::create_dir_all(folder.join(name)).context(Kind::Invalid, what)?;
-        }
-        let lock = lock(folder, &opening.mountpoint)?;
-        make_tree(folder, opening.owner)?;
-        probe(folder)?;
-        std::fs::write(folder.join(TABLE), format!("{}\n", opening.table))
-            .context(Kind::Invalid, what)?;
-        let open = |path: &Path| {
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            rustix::fs::open(path, flags, Mode::empty()).map_err(std::io::Error::from)
-        };
+        let folder = Folder::make(&opening.folder)?;
+        let lock = home::lock(&folder, &opening.mountpoint)?;
+        let was_there = disk::path_fd(&folder, TREE).is_ok();
+        let tree = home::tree(&folder, opening.owner)?;
+        home::probe(&folder, &tree)?;
+        let (key, keyed) = Key::of(&folder)?;
+        home::say(&folder, home::TABLE, &opening.table)?;
         let spool = Arc::new(Self {
-            base: open(folder).context(Kind::Invalid, what)?,
-            tree: open(&folder.join(TREE)).context(Kind::Invalid, what)?,
-            folder: folder.clone(),
+            gone: folder.below(GONE)?,
+            journals: Arc::new(folder.below(JOURNAL)?),
+            believes_all: was_there && keyed == Keyed::Now && !folder.was_exposed(),
+            folder,
             _lock: lock,
+            tree,
+            key,
             moves: RwLock::default(),
             nodes: Mutex::default(),
             opens: Opens::default(),
@@ -158,29 +150,42 @@ impl Spool {
             seals: Seals::default(),
             quota: Quota::new(opening.limit),
         });
-        spool.quota.account(ByteLen::new(0), allocated(&folder.join(TREE)));
-        for entry in std::fs::read_dir(folder.join(GONE)).context(Kind::Invalid, what)?.flatten() {
-            // Their bytes count until they are deleted.
-            spool.quota.account(ByteLen::new(0), allocated(&entry.path()));
-            spool.delete(entry.file_name());
+        spool.quota.account(ByteLen::new(0), disk::allocated(&spool.tree));
+        // What is in there counts until it is deleted.
+        spool.quota.account(ByteLen::new(0), disk::allocated(&spool.gone));
+        for name in spool.gone.names()? {
+            spool.delete(name.into());
         }
         Ok(spool)
     }
 
-    /// Whether a folder is a staging folder with something in it.
+    /// Whether a folder is a staging folder of ours with something in it.
     pub fn has_batches(folder: &Path) -> bool {
-        std::fs::read_dir(folder.join(TREE)).is_ok_and(|mut batches| batches.next().is_some())
+        home::has_batches(folder)
     }
 
     /// Whether the last mount that used a folder was at this mountpoint.
     pub fn was_used_at(folder: &Path, mountpoint: &Path) -> bool {
-        let holder = std::fs::read_to_string(folder.join(LOCK)).unwrap_or_default();
-        holder.trim_end().ends_with(&format!(" at {}", mountpoint.display()))
+        let holder = Folder::find(folder).ok().flatten().map(|folder| home::holder(&folder));
+        holder.is_some_and(|holder| holder.ends_with(&home::place(mountpoint)))
     }
 
     /// The staging folder.
-    pub fn folder(&self) -> &Path {
+    pub fn folder(&self) -> &Folder {
         &self.folder
+    }
+
+    /// The folder of the journals of batches.
+    pub fn journals(&self) -> Arc<Folder> {
+        self.journals.clone()
+    }
+
+    /// Reads a batch as rows. `rows` is how many the version has that its `@<row>` entries count.
+    ///
+    /// # Errors
+    /// As [`Plan::read`].
+    pub fn plan(&self, batch: &Batch, shape: &Shape, rows: u64) -> Result<Plan> {
+        Plan::read(&self.tree, &batch.path, &self.key, shape, rows)
     }
 
     /// The limit, if there is one.
@@ -191,12 +196,10 @@ impl Spool {
     /// The text of `commits.jsonl`; empty where nothing was committed yet.
     ///
     /// # Errors
-    /// [`Kind::Internal`] where the file is there and cannot be read.
+    /// [`Kind::Internal`] where the file is there and cannot be read, [`Kind::Denied`] where it is
+    /// somebody else's.
     pub fn commits(&self) -> Result<Vec<u8>> {
-        match std::fs::read(self.folder.join(COMMITS)) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-            read => read.context(Kind::Internal, || format!("read {COMMITS}")),
-        }
+        Ok(self.folder.read(COMMITS)?.unwrap_or_default())
     }
 
     /// What is used and free. Asks the disk, which knows it by heart.
@@ -235,6 +238,11 @@ impl Spool {
         Ok(self.nodes().path(ino)?.batch().cloned())
     }
 
+    /// Where a batch is, for people, and for who opens what was looked at before.
+    fn path_of(&self, batch: &str) -> PathBuf {
+        self.folder.path().join(TREE).join(batch)
+    }
+
     fn nodes(&self) -> MutexGuard<'_, Nodes> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -265,97 +273,6 @@ impl Spool {
         disk::path_fd(self.directory(&above)?, &*name)
             .map_err(|errno| disk::failed(format!("open {:?}", path.shown()), errno))
     }
-}
-
-/// Locks a folder for this process.
-fn lock(folder: &Path, mountpoint: &Path) -> Result<File> {
-    let what = || format!("lock the staging folder {}", folder.display());
-    let mut file = File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(folder.join(LOCK))
-        .context(Kind::Invalid, what)?;
-    let here = format!(" at {}", mountpoint.display());
-    let begun = Instant::now();
-    loop {
-        let refused = match file.try_lock() {
-            Ok(()) => break,
-            Err(refused) => refused,
-        };
-        let mut holder = String::new();
-        let _ = file.rewind().and_then(|()| file.read_to_string(&mut holder));
-        // Nobody serves this mountpoint any more: who holds the folder for it is about to end.
-        let is_ending = holder.trim_end().ends_with(&here) && begun.elapsed() < LAST_BREATH;
-        match refused {
-            TryLockError::WouldBlock if is_ending => std::thread::sleep(LOOK),
-            TryLockError::WouldBlock => {
-                let text = format!(
-                    "{} is used by the mount of {}; give another --staging-dir",
-                    folder.display(),
-                    holder.trim()
-                );
-                return Err(Error::new(Kind::Busy, text));
-            }
-            TryLockError::Error(error) => {
-                return Err(Error::caused(Kind::Invalid, what(), error));
-            }
-        }
-    }
-    let holder = format!("process {} at {}\n", std::process::id(), mountpoint.display());
-    file.set_len(0).context(Kind::Invalid, what)?;
-    file.rewind().context(Kind::Invalid, what)?;
-    file.write_all(holder.as_bytes()).context(Kind::Invalid, what)?;
-    Ok(file)
-}
-
-fn make_tree(folder: &Path, (uid, gid): (u32, u32)) -> Result<()> {
-    let tree = folder.join(TREE);
-    let what = || format!("make {}", tree.display());
-    match std::fs::create_dir(&tree) {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return Ok(()),
-        made => made.context(Kind::Invalid, what)?,
-    }
-    rustix::fs::chmod(&tree, Mode::from_bits_retain(TREE_MODE.into()))
-        .map_err(std::io::Error::from)
-        .context(Kind::Invalid, what)?;
-    if rustix::process::geteuid().is_root() {
-        rustix::fs::chown(&tree, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
-            .map_err(std::io::Error::from)
-            .context(Kind::Invalid, what)?;
-    }
-    sync_directory(folder)
-}
-
-/// Whether the disk keeps user attributes, which say where a batch comes from.
-fn probe(folder: &Path) -> Result<()> {
-    let tree = folder.join(TREE);
-    let tried = rustix::fs::setxattr(&tree, PROBE, b"1", XattrFlags::empty())
-        .and_then(|()| rustix::fs::removexattr(&tree, PROBE));
-    tried.map_err(|errno| {
-        let kind = if errno == Errno::NOTSUP { Kind::Unsupported } else { Kind::Invalid };
-        let text = format!(
-            "the disk of {} has no user extended attributes; give --staging-dir on another disk",
-            folder.display()
-        );
-        Error::caused(kind, text, std::io::Error::from(errno))
-    })
-}
-
-/// Bytes that are allocated beneath a path.
-fn allocated(path: &Path) -> ByteLen {
-    use std::os::unix::fs::MetadataExt as _;
-    let files = walkdir::WalkDir::new(path).into_iter().flatten();
-    let files = files.filter(|entry| entry.file_type().is_file());
-    let blocks: u64 = files.filter_map(|file| file.metadata().ok()).map(|meta| meta.blocks()).sum();
-    ByteLen::new(blocks.saturating_mul(512))
-}
-
-/// Makes what was made, renamed or removed in a directory durable.
-fn sync_directory(path: &Path) -> Result<()> {
-    let directory = File::open(path).and_then(|directory| directory.sync_all());
-    directory.context(Kind::Internal, || format!("sync {}", path.display()))
 }
 
 #[cfg(test)]

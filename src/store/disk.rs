@@ -16,6 +16,9 @@
 //! 2. The cache must never fail a read: whatever goes wrong here is a miss. foyer drops what it
 //!    cannot write, and does not give out what its checksum does not fit.
 //! 3. Two mounts must not write the same files: the folder is locked, and who comes second is told.
+//! 4. Others must neither read nor plant anything: the folder and its files are this user's alone
+//!    (`private`), and foyer, which opens files by their paths, is given that of the folder's
+//!    descriptor.
 
 use std::fs::File;
 use std::path::Path;
@@ -25,14 +28,17 @@ use foyer::{
     BlockEngineConfig, DeviceBuilder as _, FsDeviceBuilder, HybridCache, HybridCacheBuilder,
     HybridCachePolicy, RecoverMode,
 };
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 
 use super::fetch::Meta;
-use crate::error::{Error, IoContext as _, Kind, Result};
+use crate::error::{Error, Kind, Result};
+use crate::private::{Folder, proc};
 use crate::units::{self, BlockNumber, ByteLen};
 
 /// The file that is locked.
 const LOCK: &str = "lock";
+/// What the names of foyer's files begin with (`FsDevice::PREFIX`).
+const FOYERS: &str = "foyer-";
 /// foyer writes in files of this size, in bytes, and evicts one at a time.
 const FILE: u64 = 16 << 20;
 /// The smallest cache, in files: some are being written and some being emptied.
@@ -46,14 +52,16 @@ const MEMORY: usize = 1 << 20;
 pub struct Disk {
     cache: HybridCache<String, Bytes>,
     _lock: File,
+    /// Beneath its descriptor foyer has opened its files.
+    _folder: Folder,
 }
 
 impl Disk {
     /// Opens the cache in a folder of its own, made if need be, and recovers what it holds.
     ///
     /// # Errors
-    /// [`Kind::Busy`] where another mount has it, [`Kind::Invalid`] where the folder cannot be
-    /// used or `size` is too small.
+    /// [`Kind::Busy`] where another mount has it, [`Kind::Denied`] where it or something in it is
+    /// another user's, [`Kind::Invalid`] where the folder cannot be used or `size` is too small.
     pub async fn open(folder: &Path, size: ByteLen) -> Result<Self> {
         let least = FILE * FEWEST_FILES;
         if size.get() < least {
@@ -61,8 +69,8 @@ impl Disk {
             return Err(Error::new(Kind::Invalid, text));
         }
         let what = || format!("use the cache folder {}", folder.display());
-        std::fs::create_dir_all(folder).context(Kind::Invalid, what)?;
-        let lock = File::create(folder.join(LOCK)).context(Kind::Invalid, what)?;
+        let home = home(folder)?;
+        let lock = home.open(LOCK, OFlags::WRONLY | OFlags::CREATE)?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
             let text = format!(
                 "the cache folder {} is used by another mount; give each mount its own --cache-dir",
@@ -71,7 +79,8 @@ impl Disk {
             Error::new(Kind::Busy, text)
         })?;
         let failed = |e| Error::caused(Kind::Invalid, what(), e);
-        let device = FsDeviceBuilder::new(folder).with_capacity(units::usize_of(size.get()));
+        files_are_ours(&home)?;
+        let device = FsDeviceBuilder::new(proc(&home)).with_capacity(units::usize_of(size.get()));
         let device = device.build().map_err(failed)?;
         let engine = BlockEngineConfig::new(device)
             .with_block_size(units::usize_of(FILE))
@@ -86,7 +95,10 @@ impl Disk {
             .with_engine_config(engine)
             .with_recover_mode(RecoverMode::Quiet)
             .build();
-        Ok(Self { cache: cache.await.map_err(failed)?, _lock: lock })
+        let cache = cache.await.map_err(failed)?;
+        // Those that foyer has made now follow the umask.
+        files_are_ours(&home)?;
+        Ok(Self { cache, _lock: lock, _folder: home })
     }
 
     /// What is known of an object of this name, and the snapshot that named it.
@@ -142,6 +154,30 @@ impl Disk {
     fn put(&self, key: String, value: Bytes) {
         self.cache.storage_writer(key).force().insert(value);
     }
+}
+
+/// The folder of a cache. One that is there and holds other things is not tightened: others may
+/// have to reach those.
+fn home(folder: &Path) -> Result<Folder> {
+    if let Some(known) = Folder::find(folder)?.filter(Folder::was_wide) {
+        let names = known.names()?;
+        if !names.is_empty() && !names.iter().any(|name| name == LOCK) {
+            let text = format!(
+                "{} holds other things than a cache, and others may look into it",
+                folder.display()
+            );
+            let remedy = "name a folder of its own as --cache-dir, or chmod 700 this one";
+            return Err(Error::new(Kind::Invalid, text).hint(remedy));
+        }
+    }
+    Folder::make(folder)
+}
+
+/// Makes sure that foyer's files are ours alone: it follows symlinks, and writes to what is there.
+fn files_are_ours(home: &Folder) -> Result<()> {
+    let names = home.names()?;
+    let theirs = names.iter().filter(|name| name.starts_with(FOYERS));
+    theirs.into_iter().try_for_each(|name| home.open(name, OFlags::RDONLY).map(drop))
 }
 
 /// An object whose length and tag are known.
@@ -245,5 +281,36 @@ mod tests {
         assert_eq!(open(folder.path()).await.err().unwrap().kind(), Kind::Busy);
         let small = Disk::open(folder.path(), ByteLen::mib(1)).await;
         assert_eq!(small.err().unwrap().kind(), Kind::Invalid);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_folder_is_ours_alone_and_nothing_that_was_planted_is_written_to() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let above = tempfile::tempdir().unwrap();
+        let path = above.path().join("cache");
+        let victim = above.path().join("victim");
+        std::fs::write(&victim, "precious").unwrap();
+        drop(open(&path).await.unwrap());
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o700);
+        let mut files: Vec<_> =
+            std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        assert!(files.len() > 8 && files.iter().all(|file| mode(file) == 0o600), "{files:?}");
+        for planted in [&files[0], files.last().unwrap()] {
+            std::fs::remove_file(planted).unwrap();
+            symlink(&victim, planted).unwrap();
+            let refused = open(&path).await.err().unwrap();
+            assert_eq!(refused.kind(), Kind::Denied, "{refused}");
+            assert!(refused.chain().contains(planted.to_str().unwrap()), "{refused}");
+            std::fs::remove_file(planted).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
+        drop(open(&path).await.unwrap());
+        // A folder that is not for the cache alone keeps its mode.
+        std::fs::set_permissions(above.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let refused = open(above.path()).await.err().unwrap();
+        assert!(refused.chain().contains("holds other things than a cache"), "{refused}");
+        assert_eq!(mode(above.path()), 0o755);
     }
 }

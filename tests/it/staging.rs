@@ -8,6 +8,7 @@ mod indices;
 mod leftovers;
 mod model;
 mod pairs;
+mod private;
 mod races;
 mod reference;
 mod roundtrip;

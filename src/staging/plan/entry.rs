@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use serde_json::Map;
 
 use super::fields::{Fields, Slot};
-use super::look::{self, Folder, Thing};
+use super::look::{Folder, Thing};
 use super::{Entry, Payload, Source, Target, link, litter, passed_over, row_json};
 use crate::name;
+use crate::staging::mark::{self, Key};
 use crate::store::Fingerprint;
 use crate::table::write::Fault;
 use crate::tree::{ROW_JSON, Shape};
@@ -29,14 +30,15 @@ pub struct Reader<'a> {
     /// The faults so far.
     pub faults: Vec<Fault>,
     batch: &'a str,
+    key: &'a Key,
     fields: Fields<'a>,
     rows: u64,
 }
 
 impl<'a> Reader<'a> {
-    /// Reads for a version with these Blob fields and so many rows.
-    pub fn new(batch: &'a str, shape: &'a Shape, rows: u64) -> Self {
-        Self { entries: vec![], faults: vec![], batch, fields: Fields::new(shape), rows }
+    /// Reads for a version with these Blob fields and so many rows; `key` is that of the folder.
+    pub fn new(batch: &'a str, key: &'a Key, shape: &'a Shape, rows: u64) -> Self {
+        Self { entries: vec![], faults: vec![], batch, key, fields: Fields::new(shape), rows }
     }
 
     /// Reads what one name in the batch's directory is.
@@ -220,7 +222,7 @@ impl<'a> Reader<'a> {
 
     /// A file or link as a value; nothing where it is none, which is then a fault.
     fn payload(&mut self, file: PathBuf, place: &str, slot: Slot, thing: Thing) -> Option<Payload> {
-        match source(thing) {
+        match source(self.key, thing) {
             Ok(source) => Some(Payload { leaf: slot.0, indices: slot.1, file, source }),
             Err(text) => {
                 self.fault(place, &self.fields.spell(&slot), text);
@@ -234,9 +236,9 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn source(thing: Thing) -> Result<Source, String> {
+fn source(key: &Key, thing: Thing) -> Result<Source, String> {
     match thing {
-        Thing::File(file, fingerprint) => staged(&file, fingerprint),
+        Thing::File(file, fingerprint) => staged(key, &file, fingerprint),
         Thing::Link(target) => {
             let text = std::str::from_utf8(target.as_bytes());
             let text = text.map_err(|_| "it is a link to a name that is not UTF-8".to_owned())?;
@@ -248,8 +250,8 @@ fn source(thing: Thing) -> Result<Source, String> {
 }
 
 /// A staged file: its own bytes, or the bytes of the table that it stands for.
-fn staged(file: &File, fingerprint: Fingerprint) -> Result<Source, String> {
-    let reference = look::reference(file);
+fn staged(key: &Key, file: &File, fingerprint: Fingerprint) -> Result<Source, String> {
+    let reference = mark::reference_of(key, file);
     let reference = reference
         .map_err(|e| format!("what it was copied from cannot be told: {e}; copy it again"))?;
     match reference {

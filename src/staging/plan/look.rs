@@ -7,19 +7,13 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::Path;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
-use rustix::io::Errno;
 
 use super::order::natural;
-use crate::staging::{REFERENCE, Reference};
 use crate::store::Fingerprint;
-
-/// How long a reference's JSON can be, in bytes: its longest part is a path of at most 4096.
-const REFERENCE_MAX: usize = 8 << 10;
 
 /// A directory that is open.
 pub struct Folder(OwnedFd);
@@ -37,14 +31,13 @@ pub enum Thing {
 }
 
 impl Folder {
-    /// Opens a directory.
+    /// Opens the directory that a descriptor stands for.
     ///
     /// # Errors
     /// What the operating system says.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    pub fn open(directory: impl AsFd) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self(rustix::fs::open(path, flags, Mode::empty())?))
+        Ok(Self(rustix::fs::openat(directory, ".", flags, Mode::empty())?))
     }
 
     /// Opens a directory in this one; fails if it is a symlink to one.
@@ -102,19 +95,4 @@ impl Folder {
             FileType::Unknown => Thing::Special("no file"),
         })
     }
-}
-
-/// The reference that a staged file is, if it is one. Its bytes are then in the table.
-///
-/// # Errors
-/// What the operating system says; [`io::ErrorKind::InvalidData`] where the attribute is damaged.
-pub fn reference(file: &File) -> io::Result<Option<Reference>> {
-    let mut buffer = [0; REFERENCE_MAX];
-    let len = match rustix::fs::fgetxattr(file, REFERENCE, &mut buffer) {
-        Ok(len) => len,
-        // A disk without attributes holds no references either.
-        Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    Ok(Some(serde_json::from_slice(&buffer[..len])?))
 }

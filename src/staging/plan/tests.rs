@@ -31,11 +31,11 @@ fn shape(fields: &[&str]) -> Shape {
 const MEDIA: [&str; 5] = ["image", "info/thumb", "frames[]", "scenes[]/clip", "a[][]"];
 
 /// A batch beneath a folder of its own.
-struct Batch(TempDir);
+struct Batch(TempDir, Key);
 
 impl Batch {
     fn new(files: &[(&str, &str)]) -> Self {
-        let batch = Self(tempfile::tempdir().unwrap());
+        let batch = Self(tempfile::tempdir().unwrap(), Key::new());
         fs::create_dir(batch.path()).unwrap();
         for (name, bytes) in files {
             let path = batch.0.path().join(name);
@@ -62,7 +62,8 @@ impl Batch {
     }
 
     fn plan(&self, fields: &[&str]) -> Plan {
-        Plan::read(&self.path(), &shape(fields), 10).unwrap()
+        let tree = fs::File::open(self.0.path()).unwrap();
+        Plan::read(&tree, &self.path(), &self.1, &shape(fields), 10).unwrap()
     }
 
     /// The plan of a batch that has nothing wrong.
@@ -261,13 +262,17 @@ fn a_batch_can_be_a_single_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("photo.jpg");
     fs::write(&file, "123").unwrap();
-    let plan = Plan::read(&file, &shape(&["image"]), 0).unwrap();
+    let read = |file: &Path| {
+        let tree = fs::File::open(folder.path()).unwrap();
+        Plan::read(&tree, file, &Key::new(), &shape(&["image"]), 0)
+    };
+    let plan = read(&file).unwrap();
     assert_eq!((plan.faults, plan.batch.as_str(), plan.entries.len()), (vec![], "photo.jpg", 1));
     assert_eq!(
         (plan.entries[0].place.as_str(), &plan.entries[0].payloads[0].file),
         ("photo.jpg", &file)
     );
-    let absent = Plan::read(&folder.path().join("absent"), &shape(&["image"]), 0).unwrap_err();
+    let absent = read(&folder.path().join("absent")).unwrap_err();
     assert_eq!(absent.kind(), Kind::NotFound);
     for (name, hint) in [
         ("row.json", "directory of its row"),
@@ -277,7 +282,7 @@ fn a_batch_can_be_a_single_file() {
     ] {
         let file = folder.path().join(name);
         fs::write(&file, "{}").unwrap();
-        let plan = Plan::read(&file, &shape(&["image"]), 0).unwrap();
+        let plan = read(&file).unwrap();
         assert!(plan.faults[0].text.contains(hint) && plan.entries.is_empty(), "{:?}", plan.faults);
     }
 }
@@ -371,8 +376,13 @@ fn every_fault_is_found_at_once() {
 
 #[test]
 fn a_file_of_the_table_is_adopted() {
-    let batch =
-        Batch::new(&[("b/1/image.bin", ""), ("b/2/image.bin", "12"), ("b/3/image.bin", "")]);
+    let batch = Batch::new(&[
+        ("b/1/image.bin", ""),
+        ("b/2/image.bin", "12"),
+        ("b/3/image.bin", ""),
+        ("b/4/image.bin", ""),
+        ("b/5/image.bin", ""),
+    ]);
     let reference = Reference {
         version: 5,
         manifest: "m".into(),
@@ -381,7 +391,7 @@ fn a_file_of_the_table_is_adopted() {
         offset: 7,
         len: 1 << 30,
     };
-    let text = serde_json::to_vec(&reference).unwrap();
+    let text = batch.1.mark(REFERENCE, &reference).unwrap();
     let set = |entry: &str, value: &[u8]| {
         let path = batch.path().join(entry).join("image.bin");
         rustix::fs::setxattr(path, REFERENCE, value, rustix::fs::XattrFlags::empty()).unwrap();
@@ -389,12 +399,11 @@ fn a_file_of_the_table_is_adopted() {
     set("1", &text);
     set("2", &text);
     set("3", b"no json");
-    fs::File::options()
-        .write(true)
-        .open(batch.path().join("1/image.bin"))
-        .unwrap()
-        .set_len(1 << 30)
-        .unwrap();
+    // What tar --xattrs brings along: as it was before there were marks, and marked elsewhere.
+    set("4", &serde_json::to_vec(&reference).unwrap());
+    set("5", &Key::new().mark(REFERENCE, &reference).unwrap());
+    let one = fs::File::options().write(true).open(batch.path().join("1/image.bin")).unwrap();
+    one.set_len(1 << 30).unwrap();
     let plan = batch.plan(&MEDIA);
     assert_eq!(plan.entries[0].payloads[0].source, Source::Reference(reference));
     assert_eq!((plan.summary(0).bytes_adopted, plan.summary(0).bytes_upload), (1 << 30, 0));
@@ -409,6 +418,11 @@ fn a_file_of_the_table_is_adopted() {
         faults[1].starts_with("b/3|image|what it was copied from cannot be told"),
         "{faults:?}"
     );
+    for (fault, entry) in faults[2..].iter().zip(["4", "5"]) {
+        let wanted = format!("b/{entry}|image|what it was copied from cannot be told");
+        assert!(fault.starts_with(&wanted) && fault.contains("another program"), "{fault}");
+    }
+    assert_eq!((faults.len(), plan.payloads().count()), (4, 1), "{faults:?}");
 }
 
 #[test]

@@ -62,7 +62,7 @@ impl Spool {
         if stat.ino != ino && ino != crate::tree::ino::STAGING_ROOT {
             return Err(failed(format!("{:?} is another file", path.shown()), Errno::STALE));
         }
-        Ok(reference::shown(stat, || Ok(fd)))
+        Ok(reference::shown(&self.key, stat, || Ok(fd)))
     }
 
     /// Changes attributes; the length through the open file, if the caller has one.

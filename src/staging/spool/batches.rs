@@ -22,6 +22,7 @@ use uuid::Uuid;
 use super::disk::{self, OnDisk as _, as_owner, path_fd};
 use super::{GONE, Spool, TREE, origin};
 use crate::error::{Error, Kind, Result};
+use crate::private::Folder;
 use crate::staging::Origin;
 use crate::tree::FileKind;
 
@@ -295,8 +296,8 @@ impl Spool {
             }
             Err(error) => return Err(error),
         };
-        let origin = origin::read(&fd)?;
-        let path = self.folder.join(TREE).join(name);
+        let origin = origin::read(&self.key, &fd)?;
+        let path = self.path_of(name);
         Ok(origin.map(|origin| Batch { name: name.to_owned(), path, origin, kind }))
     }
 
@@ -315,10 +316,10 @@ impl Spool {
             }
         };
         let fd = path_fd(&self.tree, name).on_disk(|| format!("open batch {name:?}"))?;
-        let origin = origin::read(&fd)?.ok_or_else(|| {
+        let origin = origin::read(&self.key, &fd)?.ok_or_else(|| {
             Error::new(Kind::Internal, format!("batch {name:?} does not say where it comes from"))
         })?;
-        Ok(Batch { name: name.to_owned(), path: self.folder.join(TREE).join(name), origin, kind })
+        Ok(Batch { name: name.to_owned(), path: self.path_of(name), origin, kind })
     }
 
     /// What happens to a batch.
@@ -379,11 +380,9 @@ impl Spool {
         let what = || format!("take batch {name:?} away");
         let moving = self.moves.write().unwrap_or_else(PoisonError::into_inner);
         let held = Arc::new(path_fd(&self.tree, name).on_disk(what)?);
-        let gone = self.folder.join(GONE);
-        let to = free_name(&gone, batch.origin.batch);
-        let target = disk::walk(&self.base, [GONE]).on_disk(what)?;
+        let to = free_name(&self.gone, batch.origin.batch);
         let flags = RenameFlags::NOREPLACE;
-        let take = || rustix::fs::renameat_with(&self.tree, name, &target, &*to, flags);
+        let take = || rustix::fs::renameat_with(&self.tree, name, &self.gone, &*to, flags);
         as_owner(&[&held, &self.tree], take).on_disk(what)?;
         self.leave(name, &held);
         self.batches.forget(name);
@@ -402,9 +401,8 @@ impl Spool {
     /// # Errors
     /// What the disk says.
     pub fn sync_names(&self) -> Result<()> {
-        for directory in [TREE, GONE] {
-            super::sync_directory(&self.folder.join(directory))?;
-        }
+        disk::sync_directory(&self.tree, TREE)?;
+        disk::sync_directory(&self.gone, GONE)?;
         Ok(())
     }
 
@@ -453,7 +451,7 @@ fn still_open(batch: &str, open: &[String]) -> String {
 }
 
 /// The batch's own id, unless an earlier attempt left something under it.
-fn free_name(folder: &std::path::Path, batch: Uuid) -> String {
+fn free_name(folder: &Folder, batch: Uuid) -> String {
     let name = batch.to_string();
-    if folder.join(&name).symlink_metadata().is_err() { name } else { Uuid::new_v4().to_string() }
+    if path_fd(folder, &name).is_err() { name } else { Uuid::new_v4().to_string() }
 }

@@ -7,15 +7,16 @@
 //!    goes on.
 
 use std::ffi::{CStr, OsStr, OsString};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 use uuid::Uuid;
 
+use super::Spool;
 use super::disk::{self, path_fd, proc};
-use super::{GONE, Spool};
+use crate::private::Folder;
 use crate::tree::FileKind;
 use crate::units::ByteLen;
 
@@ -44,14 +45,11 @@ impl Spool {
         let warn = |name: &OsStr, errno: Errno| {
             tracing::warn!(name = %name.display(), %errno, "cannot delete a published batch");
         };
-        let gone = match disk::walk(&self.base, [GONE]) {
-            Ok(gone) => gone,
-            Err(errno) => return warn(&name, errno),
-        };
+        let gone = &self.gone;
         let mut left = vec![name];
         while let Some(name) = left.pop() {
-            let deleted = match self.unlink_one(&gone, &name) {
-                Ok(Unlinked::IsDirectory) => self.delete_directory(&gone, &name, &mut left),
+            let deleted = match self.unlink_one(gone, &name) {
+                Ok(Unlinked::IsDirectory) => self.delete_directory(gone, &name, &mut left),
                 unlinked => unlinked.map(drop),
             };
             if let Err(errno) = deleted {
@@ -63,7 +61,7 @@ impl Spool {
     /// Deletes a directory in `gone/`, and moves those in it up there.
     fn delete_directory(
         &self,
-        gone: &OwnedFd,
+        gone: &Folder,
         name: &OsStr,
         left: &mut Vec<OsString>,
     ) -> rustix::io::Result<()> {
@@ -83,7 +81,7 @@ impl Spool {
         Err(Errno::NOTEMPTY)
     }
 
-    fn unlink_one<N>(&self, directory: &OwnedFd, name: N) -> rustix::io::Result<Unlinked>
+    fn unlink_one<N>(&self, directory: &impl AsFd, name: N) -> rustix::io::Result<Unlinked>
     where
         N: rustix::path::Arg + Copy + std::fmt::Debug,
     {
@@ -104,7 +102,7 @@ impl Spool {
 }
 
 /// Moves a directory up into `gone/`, and gives its name there.
-fn move_up(from: &OwnedFd, name: &CStr, gone: &OwnedFd) -> rustix::io::Result<OsString> {
+fn move_up(from: &OwnedFd, name: &CStr, gone: &Folder) -> rustix::io::Result<OsString> {
     // Its own entry `..` changes.
     open_up(&path_fd(from, name)?);
     let up = Uuid::new_v4().to_string();

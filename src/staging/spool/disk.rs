@@ -7,7 +7,7 @@
 //!    user's daemon has no rights but theirs ([`as_owner`]).
 
 use std::fmt::Debug;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use rustix::path::Arg;
 
 use crate::error::{Error, Kind, Result};
+pub use crate::private::proc;
 use crate::tree::FileKind;
 use crate::tree::ino::staged;
 use crate::units::{ByteLen, Ino};
@@ -93,9 +94,26 @@ pub fn path_fd(directory: impl AsFd, name: impl Arg) -> rustix::io::Result<Owned
     rustix::fs::openat(directory, name, flags, Mode::empty())
 }
 
-/// A path that names what a descriptor stands for while it is open, for calls that take none.
-pub fn proc(fd: &impl AsFd) -> String {
-    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
+/// Makes what was made, renamed or removed in a directory durable.
+///
+/// # Errors
+/// [`Kind::Disk`].
+pub fn sync_directory(directory: &impl AsFd, shown: &str) -> Result<()> {
+    crate::private::sync(directory.as_fd()).on_disk(|| format!("sync {shown}"))
+}
+
+/// Bytes that are allocated beneath a directory.
+pub fn allocated(directory: &impl AsFd) -> ByteLen {
+    use std::os::unix::fs::MetadataExt as _;
+    let files = walkdir::WalkDir::new(within(directory)).into_iter().flatten();
+    let files = files.filter(|entry| entry.file_type().is_file());
+    let blocks: u64 = files.filter_map(|file| file.metadata().ok()).map(|meta| meta.blocks()).sum();
+    ByteLen::new(blocks.saturating_mul(BLOCK))
+}
+
+/// A path of an open directory, for walks, which do not follow the last name.
+pub fn within(directory: &impl AsFd) -> String {
+    format!("{}/.", proc(directory))
 }
 
 /// Everything in a directory but itself and the one above it, in the disk's order.

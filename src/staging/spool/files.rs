@@ -148,7 +148,7 @@ impl Spool {
             return Err(failed(format!("inode {ino} is another file on the disk"), Errno::STALE));
         }
         let (fd, writable) = (Arc::new(fd), !access.is_empty());
-        let reference = reference::read(&*fd, &stat)?;
+        let reference = reference::read(&self.key, &*fd, &stat)?;
         let mut opens = self.opens.lock();
         let allocated = stat.allocated;
         let open = opens.entry(ino).or_insert_with(|| Open {

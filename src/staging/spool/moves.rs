@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, RenameFlags};
 use super::Spool;
 use super::batches::Change;
 use super::disk::{self, OnDisk as _, as_owner, path_fd, proc};
-use super::names::{Spot, become_batch};
+use super::names::Spot;
 use super::nodes::Path;
 use crate::error::Result;
 use crate::staging::ORIGIN;
@@ -71,7 +71,7 @@ impl Spool {
                 && goes_to.is_top()
                 && (how == Moving::Exchange || std::ptr::eq(fd, &raw const moved))
             {
-                become_batch(fd, name, newest)?;
+                self.become_batch(fd, name, newest)?;
             }
         }
         let flags = match how {

@@ -4,7 +4,7 @@
 //! name that nobody sees, given its origin, and moved into place without replacing anything. A crash
 //! on the way leaves something in `gone/`, which the next mount deletes.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, RwLockReadGuard};
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, Uid};
@@ -15,8 +15,9 @@ use super::batches::Change;
 use super::disk::{self, OnDisk as _, Stat, as_owner, failed, path_fd, proc};
 use super::files::OpenFile;
 use super::nodes::Path;
-use super::{GONE, Spool, origin, reference};
+use super::{Spool, origin, reference};
 use crate::error::{Error, Kind, Result};
+use crate::staging::mark::Word;
 use crate::tree::{FileKind, SnapshotId, ino::STAGING_ROOT};
 use crate::units::{ByteLen, Ino};
 
@@ -95,7 +96,7 @@ impl Spool {
         let spot = self.spot(parent)?;
         let stat = disk::stat(&spot.directory, name)?;
         self.nodes().seen(stat.ino, parent, name);
-        Ok(reference::shown(stat, || path_fd(&spot.directory, name)))
+        Ok(reference::shown(&self.key, stat, || path_fd(&spot.directory, name)))
     }
 
     /// The number behind a name, which the kernel does not learn from this.
@@ -169,7 +170,7 @@ impl Spool {
         let _change = self.changing(&path)?;
         let what = || format!("make {:?}", path.shown());
         rustix::fs::symlinkat(target, &spot.directory, new.name).on_disk(what)?;
-        Self::own(&spot.directory, new.name, new.caller, &spot)?;
+        Self::own(spot.directory.as_fd(), new.name, new.caller, &spot)?;
         self.told(&spot, new.name)
     }
 
@@ -254,7 +255,7 @@ impl Spool {
     fn make(
         &self,
         new: &NewNode<'_>,
-        make: impl FnOnce(&OwnedFd, &str) -> rustix::io::Result<()>,
+        make: impl FnOnce(BorrowedFd<'_>, &str) -> rustix::io::Result<()>,
     ) -> Result<Making<'_>> {
         let still = self.still();
         let spot = self.spot_to_change(new.parent)?;
@@ -263,8 +264,9 @@ impl Spool {
         if spot.is_top() {
             self.make_batch(new, &spot, make)?;
         } else {
-            make(&spot.directory, new.name).on_disk(|| format!("make {:?}", path.shown()))?;
-            Self::finish(&spot.directory, new.name, new, &spot)?;
+            make(spot.directory.as_fd(), new.name)
+                .on_disk(|| format!("make {:?}", path.shown()))?;
+            Self::finish(spot.directory.as_fd(), new.name, new, &spot)?;
         }
         Ok(Making { stat: self.told(&spot, new.name)?, _change: change, _still: still })
     }
@@ -273,33 +275,33 @@ impl Spool {
         &self,
         new: &NewNode<'_>,
         spot: &Spot,
-        make: impl FnOnce(&OwnedFd, &str) -> rustix::io::Result<()>,
+        make: impl FnOnce(BorrowedFd<'_>, &str) -> rustix::io::Result<()>,
     ) -> Result<()> {
         let what = || format!("make {:?}", new.name);
         if disk::stat(&spot.directory, new.name).is_ok() {
             return Err(failed(what(), Errno::EXIST));
         }
-        let beside = disk::walk(&self.base, [GONE]).on_disk(what)?;
+        let beside = self.gone.as_fd();
         let hidden = Uuid::new_v4().to_string();
-        make(&beside, &hidden).on_disk(what)?;
-        let put = Self::finish(&beside, &hidden, new, spot).and_then(|()| {
-            let fd = path_fd(&beside, &hidden).on_disk(what)?;
-            become_batch(&fd, new.name, new.newest)?;
+        make(beside, &hidden).on_disk(what)?;
+        let put = Self::finish(beside, &hidden, new, spot).and_then(|()| {
+            let fd = path_fd(beside, &hidden).on_disk(what)?;
+            self.become_batch(&fd, new.name, new.newest)?;
             let (to, flags) = (&spot.directory, RenameFlags::NOREPLACE);
             // A directory is written to when it is moved.
-            let put = || rustix::fs::renameat_with(&beside, &*hidden, to, new.name, flags);
+            let put = || rustix::fs::renameat_with(beside, &*hidden, to, new.name, flags);
             as_owner(&[&fd], put).on_disk(what)
         });
         if put.is_err() {
             for flags in [AtFlags::empty(), AtFlags::REMOVEDIR] {
-                let _ = rustix::fs::unlinkat(&beside, &*hidden, flags);
+                let _ = rustix::fs::unlinkat(beside, &*hidden, flags);
             }
         }
         put
     }
 
     /// Gives what was made its mode, which the daemon's own umask may have narrowed, and owner.
-    fn finish(directory: &OwnedFd, name: &str, new: &NewNode<'_>, spot: &Spot) -> Result<()> {
+    fn finish(directory: BorrowedFd<'_>, name: &str, new: &NewNode<'_>, spot: &Spot) -> Result<()> {
         let what = || format!("make {name:?}");
         Self::own(directory, name, new.caller, spot)?;
         let stat = disk::stat(directory, name)?;
@@ -313,7 +315,7 @@ impl Spool {
     }
 
     /// Gives what was made to who asked for it; only root can.
-    fn own(directory: &OwnedFd, name: &str, caller: Caller, spot: &Spot) -> Result<()> {
+    fn own(directory: BorrowedFd<'_>, name: &str, caller: Caller, spot: &Spot) -> Result<()> {
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         if !uid.is_root() || (caller.uid, caller.gid) == (uid.as_raw(), gid.as_raw()) {
             return Ok(());
@@ -331,20 +333,26 @@ impl Spool {
         self.nodes().seen(stat.ino, spot.parent, name);
         Ok(stat)
     }
-}
 
-/// Makes sure that what is to be a batch says where it comes from.
-pub(super) fn become_batch(fd: &OwnedFd, name: &str, newest: Option<&SnapshotId>) -> Result<()> {
-    if disk::stat(fd, "")?.kind == FileKind::Symlink {
-        return Err(no_batch(name));
+    /// Makes sure that what is to be a batch says where it comes from.
+    pub(super) fn become_batch(
+        &self,
+        fd: &OwnedFd,
+        name: &str,
+        newest: Option<&SnapshotId>,
+    ) -> Result<()> {
+        if disk::stat(fd, "")?.kind == FileKind::Symlink {
+            return Err(no_batch(name));
+        }
+        if let Some(Word::Ours(_)) = origin::look(&self.key, fd)? {
+            return Ok(());
+        }
+        let newest = newest.ok_or_else(|| {
+            let text = format!("nobody said which version batch {name:?} is begun on");
+            Error::new(Kind::Internal, text)
+        })?;
+        origin::write(&self.key, fd, &origin::new(newest))
     }
-    if origin::read(fd)?.is_some() {
-        return Ok(());
-    }
-    let newest = newest.ok_or_else(|| {
-        Error::new(Kind::Internal, format!("nobody said which version batch {name:?} is begun on"))
-    })?;
-    origin::write(fd, &origin::new(newest))
 }
 
 fn no_batch(name: &str) -> Error {

@@ -1,4 +1,4 @@
-//! The attribute that says where a batch comes from: [`Origin`], as JSON.
+//! The attribute that says where a batch comes from: [`Origin`], marked as ours.
 
 use std::os::fd::OwnedFd;
 
@@ -8,11 +8,9 @@ use uuid::Uuid;
 
 use super::disk::{self, OnDisk as _, as_owner, failed, proc};
 use crate::error::{Error, Kind, Result};
+use crate::staging::mark::{self, Key, Word};
 use crate::staging::{ORIGIN, Origin};
 use crate::tree::{FileKind, SnapshotId};
-
-/// The longest attribute that is read, in bytes; one of ours has some 200.
-const LONGEST: usize = 4096;
 
 /// A new batch that is begun on a version of main.
 pub fn new(version: &SnapshotId) -> Origin {
@@ -26,10 +24,26 @@ pub fn new(version: &SnapshotId) -> Origin {
 /// Reads the origin of what a descriptor stands for; `None` where it has none.
 ///
 /// # Errors
+/// [`Kind::Disk`]; [`Kind::Internal`] where it holds something else, or what this program did not
+/// write.
+pub fn read(key: &Key, fd: &OwnedFd) -> Result<Option<Origin>> {
+    match look(key, fd)? {
+        None => Ok(None),
+        Some(Word::Ours(origin)) => Ok(Some(origin)),
+        Some(Word::Others(_)) => {
+            let text = format!("its attribute {ORIGIN} was put there by another program");
+            Err(Error::new(Kind::Internal, text).hint("mount again, and it is a batch of its own"))
+        }
+    }
+}
+
+/// The origin of what a descriptor stands for, and whose word it is.
+///
+/// # Errors
 /// [`Kind::Disk`]; [`Kind::Internal`] where it holds something else.
-pub fn read(fd: &OwnedFd) -> Result<Option<Origin>> {
+pub fn look(key: &Key, fd: &OwnedFd) -> Result<Option<Word<Origin>>> {
     let get = || {
-        let mut buffer = vec![0_u8; LONGEST];
+        let mut buffer = vec![0_u8; mark::LONGEST];
         let len = rustix::fs::getxattr(proc(fd), ORIGIN, &mut buffer[..])?;
         buffer.truncate(len);
         Ok(buffer)
@@ -41,7 +55,7 @@ pub fn read(fd: &OwnedFd) -> Result<Option<Origin>> {
         Err(Errno::NODATA) => return Ok(None),
         Err(errno) => return Err(failed(format!("read {ORIGIN}"), errno)),
     };
-    serde_json::from_slice(&text)
+    key.read(ORIGIN, &text)
         .map_err(|e| Error::caused(Kind::Internal, format!("read {ORIGIN}"), e))
         .map(Some)
 }
@@ -50,9 +64,8 @@ pub fn read(fd: &OwnedFd) -> Result<Option<Origin>> {
 ///
 /// # Errors
 /// [`Kind::Disk`].
-pub fn write(fd: &OwnedFd, origin: &Origin) -> Result<()> {
-    let text = serde_json::to_vec(origin)
-        .map_err(|e| Error::caused(Kind::Internal, format!("write {ORIGIN}"), e))?;
+pub fn write(key: &Key, fd: &OwnedFd, origin: &Origin) -> Result<()> {
+    let text = key.mark(ORIGIN, origin)?;
     as_owner(&[fd], || rustix::fs::setxattr(proc(fd), ORIGIN, &text, XattrFlags::empty()))
         .on_disk(|| format!("write {ORIGIN}"))
 }

@@ -7,6 +7,7 @@
 //!    are on the disk. What both give is what was copied.
 //! 3. Several may write first: one fetches and the others wait ([`OpenFile::turn`]).
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -17,36 +18,39 @@ use super::Spool;
 use super::disk::{self, OnDisk as _, Stat, as_owner, failed, proc};
 use super::files::OpenFile;
 use crate::error::{Error, Kind, Result};
+use crate::staging::mark::{self, Key};
 use crate::staging::{REFERENCE, Reference};
 use crate::tree::FileKind;
 use crate::units::{BlobOffset, ByteLen, u64_of};
 
-/// The longest attribute that is read, in bytes: a path in an object store has 1 KiB at most.
-const LONGEST: usize = 8 << 10;
-
 /// The reference that a file is; `None` for one with its own bytes.
-pub fn read(fd: impl AsFd, stat: &Stat) -> Result<Option<Arc<Reference>>> {
-    let mut buffer = [0_u8; LONGEST];
-    let len = match rustix::fs::getxattr(proc(&fd), REFERENCE, &mut buffer) {
-        Ok(len) => len,
-        Err(Errno::NODATA) => return Ok(None),
+///
+/// # Errors
+/// [`Kind::Disk`]; [`Kind::Internal`] where nobody knows what it refers to.
+pub fn read(key: &Key, fd: impl AsFd, stat: &Stat) -> Result<Option<Arc<Reference>>> {
+    let read = mark::reference(key, |buffer| rustix::fs::getxattr(proc(&fd), REFERENCE, buffer));
+    match read {
+        Ok(reference) => Ok(reference.map(Arc::new)),
         // Who may not read a file may write it, but not if that is a reference.
-        Err(Errno::ACCESS) if stat.allocated >= stat.size => return Ok(None),
-        Err(errno) => return Err(failed(format!("read {REFERENCE}"), errno)),
-    };
-    let reference = serde_json::from_slice(&buffer[..len]);
-    let reference =
-        reference.map_err(|e| Error::caused(Kind::Internal, format!("read {REFERENCE}"), e))?;
-    Ok(Some(Arc::new(reference)))
+        Err(error)
+            if error.kind() == io::ErrorKind::PermissionDenied && stat.allocated >= stat.size =>
+        {
+            Ok(None)
+        }
+        Err(error) => {
+            let kind = error.raw_os_error().map_or(Kind::Internal, Kind::Disk);
+            Err(Error::caused(kind, format!("read {REFERENCE}"), error))
+        }
+    }
 }
 
 /// Attributes as programs must see them: without blocks, some take a file for one hole. (It may have
 /// a block, for the attribute.)
-pub fn shown(stat: Stat, fd: impl FnOnce() -> rustix::io::Result<OwnedFd>) -> Stat {
+pub fn shown(key: &Key, stat: Stat, fd: impl FnOnce() -> rustix::io::Result<OwnedFd>) -> Stat {
     if stat.kind != FileKind::File || stat.allocated >= stat.size {
         return stat;
     }
-    let is_reference = fd().is_ok_and(|fd| read(fd, &stat).is_ok_and(|found| found.is_some()));
+    let is_reference = fd().is_ok_and(|fd| read(key, fd, &stat).is_ok_and(|found| found.is_some()));
     if is_reference { Stat { allocated: stat.size, ..stat } } else { stat }
 }
 
@@ -67,8 +71,7 @@ impl OpenFile {
     /// [`Kind::Busy`] in a batch that is frozen, and what the disk says.
     pub fn refer(&self, reference: &Reference) -> Result<()> {
         let _change = self.changing()?;
-        let text = serde_json::to_vec(reference)
-            .map_err(|e| Error::caused(Kind::Internal, format!("write {REFERENCE}"), e))?;
+        let text = self.spool().key.mark(REFERENCE, reference)?;
         let what = || format!("write {REFERENCE}");
         let fd = self.file();
         // A value is read-only in a version, and so is what cp makes for its copy.
@@ -76,7 +79,7 @@ impl OpenFile {
             .map_err(|errno| match errno {
                 // Not ours: the kernel copies the bytes then.
                 Errno::ACCESS | Errno::PERM => {
-                    let cause = std::io::Error::from(errno);
+                    let cause = io::Error::from(errno);
                     Error::caused(Kind::Unsupported, what(), cause)
                 }
                 other => failed(what(), other),
@@ -139,14 +142,18 @@ impl Spool {
         if path.base.is_some() {
             return Vec::new();
         }
-        let root = self.folder.join(super::TREE).join(path.shown());
-        let files = walkdir::WalkDir::new(root).into_iter().flatten();
+        let Ok(fd) = self.at(&path) else { return Vec::new() };
+        let Ok(stat) = disk::stat(&fd, "") else { return Vec::new() };
+        let version = |fd: &OwnedFd, stat: &Stat| Some(read(&self.key, fd, stat).ok()??.version);
+        if stat.kind == FileKind::File {
+            return version(&fd, &stat).into_iter().collect();
+        }
+        let files = walkdir::WalkDir::new(disk::within(&fd)).into_iter().flatten();
         let files = files.filter(|entry| entry.file_type().is_file());
         let versions = files.filter_map(|file| {
             let name = file.path().to_str()?;
             let stat = disk::stat(rustix::fs::CWD, name).ok()?;
-            let fd = disk::path_fd(rustix::fs::CWD, name).ok()?;
-            Some(read(fd, &stat).ok()??.version)
+            version(&disk::path_fd(rustix::fs::CWD, name).ok()?, &stat)
         });
         let mut versions: Vec<u64> = versions.collect();
         versions.sort_unstable();

@@ -99,7 +99,7 @@ impl Spool {
         if disk::stat(&fd, "")?.kind == FileKind::Symlink {
             return Ok(());
         }
-        let Some(origin) = origin::read(&fd)? else { return Ok(()) };
+        let Some(origin) = origin::read(&self.key, &fd)? else { return Ok(()) };
         let seal = self.seals.lock().get(&origin.batch).copied();
         seal.map_or(Ok(()), |seal| Err(Error::new(Kind::Busy, refusal(batch, seal))))
     }

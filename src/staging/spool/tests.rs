@@ -1,11 +1,15 @@
 //! What the commit engine relies on. What programs see is in `tests/it/staging`.
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::time::{Duration, Instant};
 
-use rustix::fs::XattrFlags;
+use rustix::fs::{OFlags, XattrFlags};
+use rustix::io::Errno;
 
 use super::*;
-use crate::staging::ORIGIN;
+use crate::error::{Error, Kind};
+use crate::staging::{ORIGIN, Origin};
 use crate::tree::SnapshotId;
 use crate::tree::ino::STAGING_ROOT;
 use crate::units::{BlobOffset, Version};
@@ -18,14 +22,19 @@ struct Desk {
 impl Desk {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let opening = Opening {
-            folder: folder.path().to_owned(),
-            limit: None,
-            table: "file:///table".to_owned(),
-            mountpoint: "/mnt".into(),
-            owner: (0, 0),
-        };
-        Self { spool: Spool::open(&opening).unwrap(), folder }
+        Self { spool: Spool::open(&opening(folder.path())).unwrap(), folder }
+    }
+
+    /// Closes the folder, lets somebody work on it, and opens it again.
+    fn reopened(self, work: impl FnOnce(&Path)) -> Self {
+        let Self { spool, folder } = self;
+        drop(spool);
+        work(folder.path());
+        Self { spool: Spool::open(&opening(folder.path())).unwrap(), folder }
+    }
+
+    fn set_origin(&self, name: &str, text: &[u8]) {
+        rustix::fs::setxattr(self.tree(name), ORIGIN, text, XattrFlags::empty()).unwrap();
     }
 
     fn tree(&self, path: &str) -> PathBuf {
@@ -49,6 +58,16 @@ impl Desk {
 
     fn uuid(&self, name: &str) -> uuid::Uuid {
         self.spool.batch(name).unwrap().origin.batch
+    }
+}
+
+fn opening(folder: &Path) -> Opening {
+    Opening {
+        folder: folder.to_owned(),
+        limit: None,
+        table: "file:///table".to_owned(),
+        mountpoint: "/mnt".into(),
+        owner: (0, 0),
     }
 }
 
@@ -76,12 +95,12 @@ fn a_batch_counts_as_gone_only_if_everything_was_read() {
     for name in ["a", "b"] {
         desk.mkdir(STAGING_ROOT, name).unwrap();
     }
-    std::os::unix::fs::symlink("a", desk.tree("link")).unwrap();
+    symlink("a", desk.tree("link")).unwrap();
     fs::create_dir(desk.tree("by-hand")).unwrap();
     let (a, nobody) = (desk.uuid("a"), uuid::Uuid::new_v4());
     assert_eq!(desk.spool.find(a).unwrap().unwrap().name, "a");
     assert_eq!(desk.spool.find(nobody).unwrap(), None);
-    rustix::fs::setxattr(desk.tree("b"), ORIGIN, b"{damaged", XattrFlags::empty()).unwrap();
+    desk.set_origin("b", b"{damaged");
     assert_eq!(desk.spool.find(a).unwrap().unwrap().name, "a", "it was found all the same");
     assert!(desk.spool.find(nobody).is_err());
     assert_eq!(desk.spool.batches().unwrap().len(), 1, "a listing passes over it");
@@ -152,6 +171,84 @@ fn a_copy_of_a_batch_is_another_batch() {
     assert_eq!(uuids.iter().collect::<std::collections::HashSet<_>>().len(), 4);
     desk.spool.adopt(&newest()).unwrap();
     assert_eq!(["z", "a", "zz", "by-hand"].map(|name| desk.uuid(name)), uuids);
+}
+
+#[test]
+fn an_origin_that_came_along_from_elsewhere_is_nobodys() {
+    let desk = Desk::new();
+    desk.mkdir(STAGING_ROOT, "z").unwrap();
+    let other = Desk::new();
+    other.mkdir(STAGING_ROOT, "a").unwrap();
+    // `cp -a` out of another folder, and `tar --xattrs` of what somebody wrote by hand.
+    let paths = [other.tree("a"), desk.tree("a")];
+    assert!(std::process::Command::new("cp").arg("-a").args(paths).status().unwrap().success());
+    let published = Origin { batch: desk.uuid("z"), version: 1, manifest: "m".to_owned() };
+    fs::create_dir(desk.tree("by-hand")).unwrap();
+    desk.set_origin("by-hand", &serde_json::to_vec(&published).unwrap());
+    for name in ["a", "by-hand"] {
+        let error = desk.spool.batch(name).unwrap_err();
+        assert!(error.chain().contains("was put there by another program"), "{error}");
+    }
+    assert!(desk.spool.find(uuid::Uuid::new_v4()).is_err(), "nobody can tell which they are");
+    desk.spool.adopt(&newest()).unwrap();
+    let uuids = ["z", "a", "by-hand"].map(|name| desk.uuid(name));
+    assert_eq!(uuids[0], published.batch);
+    assert_ne!(uuids[1], other.uuid("a"));
+    assert_ne!(uuids[2], published.batch);
+    // What is moved up out of a batch is begun anew, whatever it brings.
+    let z = desk.spool.lookup(STAGING_ROOT, "z").unwrap().ino;
+    desk.mkdir(z, "inner").unwrap();
+    desk.set_origin("z/inner", &serde_json::to_vec(&published).unwrap());
+    desk.rename((z, "inner"), (STAGING_ROOT, "outer")).unwrap();
+    assert_ne!(desk.uuid("outer"), published.batch);
+}
+
+#[test]
+fn origins_from_before_there_were_marks_are_kept_unless_others_could_write_them() {
+    let old = Origin { batch: uuid::Uuid::new_v4(), version: 1, manifest: "m".to_owned() };
+    for (mode, is_kept) in [(0o755, true), (0o777, false)] {
+        let desk = Desk::new();
+        desk.mkdir(STAGING_ROOT, "b").unwrap();
+        desk.set_origin("b", &serde_json::to_vec(&old).unwrap());
+        let desk = desk.reopened(|folder| {
+            fs::remove_file(folder.join("key")).unwrap();
+            fs::set_permissions(folder, fs::Permissions::from_mode(mode)).unwrap();
+        });
+        desk.spool.adopt(&newest()).unwrap();
+        assert_eq!(desk.uuid("b") == old.batch, is_kept, "{mode:o}");
+        let uuid = desk.uuid("b");
+        let desk = desk.reopened(|_| {});
+        desk.spool.adopt(&newest()).unwrap();
+        assert_eq!(desk.uuid("b"), uuid, "from now on it is marked");
+        let mode = fs::metadata(desk.folder.path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
+}
+
+#[test]
+fn what_is_planted_in_a_folder_is_neither_followed_nor_written_to() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let victim = elsewhere.path().join("victim");
+    fs::write(&victim, "precious").unwrap();
+    for name in ["tree", "gone", "journal", "lock", "table", "key", COMMITS] {
+        let folder = tempfile::tempdir().unwrap();
+        let target = if ["tree", "gone", "journal"].contains(&name) {
+            elsewhere.path()
+        } else {
+            victim.as_path()
+        };
+        symlink(target, folder.path().join(name)).unwrap();
+        let refused = match Spool::open(&opening(folder.path())) {
+            Ok(spool) => spool.commits().map(drop).unwrap_err(),
+            Err(refused) => refused,
+        };
+        assert_eq!(refused.kind(), Kind::Denied, "{name}: {refused}");
+        let planted = folder.path().join(name);
+        assert!(refused.chain().contains(planted.to_str().unwrap()), "{refused}");
+    }
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 1);
+    assert!(rustix::fs::listxattr(elsewhere.path(), &mut [0_u8; 64][..]).unwrap() == 0);
 }
 
 #[test]
