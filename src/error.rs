@@ -103,11 +103,16 @@ impl Error {
         Self { hint: Some(hint.to_string()), ..self }
     }
 
+    /// Every cause beneath it.
+    pub fn causes(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {
+        self.source.iter().flat_map(|source| causes(source.as_ref()))
+    }
+
     /// The text, every cause beneath it, and what may help, in one line. A cause is a library's text:
     /// it is shown without its places in source code, and without an answer that holds credentials.
     pub fn chain(&self) -> String {
         let mut text = self.what.clone();
-        for cause in self.source.iter().flat_map(|source| causes(source.as_ref())) {
+        for cause in self.causes() {
             let cause_text = presentable(&cause.to_string());
             if !text.contains(&cause_text) {
                 text.push_str(": ");

@@ -112,7 +112,8 @@ pub enum Looked {
     /// The node, and how long its name is believed.
     Found(Attr, Duration),
     /// It is there by its name, and cannot be resolved: its attributes must be asked for, and fail.
-    Failing(Attr, Duration),
+    /// Nothing of it is remembered, for a failure passes.
+    Failing(Attr),
     /// It is not there, and never will be: may be remembered.
     Never(Duration),
 }

@@ -15,6 +15,7 @@ mod describe;
 pub mod descriptor;
 pub mod external;
 mod fault;
+mod guard;
 mod json;
 mod lives;
 mod locate;
@@ -29,6 +30,7 @@ mod rows;
 mod scan;
 mod schema;
 mod snapshot;
+mod sound;
 mod source;
 mod storage;
 mod targets;
@@ -84,6 +86,15 @@ pub struct Options {
     pub at: Option<String>,
     /// How payloads are read.
     pub reading: Settings,
+}
+
+/// When a version was committed.
+#[derive(Clone, Copy, Debug)]
+pub enum Committed {
+    /// For good.
+    Known(SystemTime),
+    /// Its manifest cannot be read now: the time of that file.
+    Unread(SystemTime),
 }
 
 /// One table.
@@ -159,14 +170,14 @@ impl Table {
 
     /// When a version was committed, without opening it: from its manifest where that is local,
     /// else by the store's clock, which spares a request for each version that is merely listed.
-    pub async fn committed(&self, entry: &Entry) -> SystemTime {
+    pub async fn committed(&self, entry: &Entry) -> Committed {
         let slot = self.numbers.slot(&entry.id);
         let known =
             self.committed.lock().unwrap_or_else(PoisonError::into_inner).get(&slot).copied();
         match known {
-            Some(time) => time,
+            Some(time) => Committed::Known(time),
             None if self.source.store.is_local() => self.read_committed(slot, entry).await,
-            None => entry.modified,
+            None => Committed::Known(entry.modified),
         }
     }
 
@@ -180,16 +191,17 @@ impl Table {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner).1
     }
 
-    async fn read_committed(&self, slot: Slot, entry: &Entry) -> SystemTime {
-        let time = match self.source.committed(&entry.manifest, entry.manifest_size).await {
-            Ok(time) => time,
+    async fn read_committed(&self, slot: Slot, entry: &Entry) -> Committed {
+        match self.source.committed(&entry.manifest, entry.manifest_size).await {
+            Ok(time) => {
+                self.committed.lock().unwrap_or_else(PoisonError::into_inner).insert(slot, time);
+                Committed::Known(time)
+            }
             Err(error) => {
                 tracing::warn!(version = %entry.id.version, %error, "cannot read the manifest, its file's time is shown");
-                entry.modified
+                Committed::Unread(entry.modified)
             }
-        };
-        self.committed.lock().unwrap_or_else(PoisonError::into_inner).insert(slot, time);
-        time
+        }
     }
 
     async fn open_snapshot(&self, slot: Slot) -> Result<Arc<Snapshot>> {

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::{Attr, FileKind, Fs, WITHIN_VERSION, place};
 use crate::error::{Error, Kind, Result};
 use crate::name;
-use crate::table::{Row, Snapshot, Value};
+use crate::table::{Committed, Row, Snapshot, Value};
 use crate::tree::{BRANCHES, LeafIndex, Node, Slot};
 use crate::units::{self, ByteLen, Ino, Ordinal, RowIndex, Version};
 
@@ -63,8 +63,11 @@ impl Fs {
             Node::Staged(ino) => self.staged_attr(*ino),
             Node::Commit => self.attr_of_commit(),
             Node::Version(slot) => {
-                let time = self.version_time(*slot).await?;
-                self.plain(node, FileKind::Directory, 0, time, WITHIN_VERSION)
+                let (time, ttl) = match self.version_time(*slot).await? {
+                    Committed::Known(time) => (time, WITHIN_VERSION),
+                    Committed::Unread(time) => (time, Duration::ZERO),
+                };
+                self.plain(node, FileKind::Directory, 0, time, ttl)
             }
             Node::Row(slot, row) => {
                 let snapshot = self.snapshot(*slot).await?;
@@ -91,7 +94,7 @@ impl Fs {
         }
     }
 
-    /// The attributes of a value that cannot be resolved: there, and nothing else is known.
+    /// The attributes of a file that cannot be made: there, and nothing else is known.
     pub(super) fn bare(&self, node: &Node, time: SystemTime) -> Result<Attr> {
         self.plain(node, FileKind::File, 0, time, Duration::ZERO)
     }
@@ -169,12 +172,14 @@ impl Fs {
             _ => None,
         };
         match self.table.catalog.latest(branch).await {
-            Ok(entry) => self.table.committed(&entry).await,
+            Ok(entry) => match self.table.committed(&entry).await {
+                Committed::Known(time) | Committed::Unread(time) => time,
+            },
             Err(_) => self.started,
         }
     }
 
-    async fn version_time(&self, slot: Slot) -> Result<SystemTime> {
+    async fn version_time(&self, slot: Slot) -> Result<Committed> {
         let gone = || Error::new(Kind::Stale, format!("slot {slot:?} is not of this mount"));
         let id = self.table.numbers.snapshot(slot).ok_or_else(gone)?;
         let branch: Option<Arc<str>> = id.branch.clone();

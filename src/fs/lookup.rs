@@ -26,11 +26,11 @@ impl Fs {
         let node = self.child(&parent, name).await?;
         let refresh = self.look.refresh;
         match (node, parent) {
-            (Some(node @ (Node::Value(slot, ..) | Node::RowJson(slot, _))), _) => {
-                self.looked_file(node, slot).await
-            }
-            (Some(node), Node::Version(_)) => {
+            (Some(node @ Node::Row(..)), _) => {
                 Ok(Looked::Found(self.attr(&node).await?, WITHIN_VERSION))
+            }
+            (Some(node), Node::Version(slot) | Node::Row(slot, _)) => {
+                self.looked_file(node, slot).await
             }
             (Some(node), _) => Ok(Looked::Found(self.attr(&node).await?, refresh)),
             (None, Node::Version(_) | Node::Row(..)) => Ok(Looked::Never(WITHIN_VERSION)),
@@ -38,7 +38,8 @@ impl Fs {
         }
     }
 
-    /// A file of a row: where it fails for a reason of its own, it is there all the same.
+    /// A file of a version: where it fails for a reason of its own, it is there all the same, and
+    /// looked up again by the next who asks.
     async fn looked_file(&self, node: Node, slot: Slot) -> Result<Looked> {
         let error = match self.attr(&node).await {
             Ok(attr) => return Ok(Looked::Found(attr, WITHIN_VERSION)),
@@ -50,7 +51,7 @@ impl Fs {
                 let snapshot = self.snapshot(slot).await?;
                 let attr = self.bare(&node, snapshot.committed)?;
                 self.failed("lookup", attr.ino, &error);
-                Ok(Looked::Failing(attr, WITHIN_VERSION))
+                Ok(Looked::Failing(attr))
             }
             _ => Err(error),
         }

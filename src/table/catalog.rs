@@ -110,7 +110,10 @@ impl Catalog {
         let list = self.list(branch.cloned());
         let before = list.last();
         let load = || list_versions(self.source.clone(), branch.cloned());
-        let now = list.get(self.refresh, load).await?;
+        // A table without a version is one that is away: it may be back at the next look.
+        let is_away = before.as_ref().is_some_and(|before| before.is_empty());
+        let period = if is_away { Duration::ZERO } else { self.refresh };
+        let now = list.get(period, load).await?;
         if before.is_some_and(|before| replaced(&before, &now)) {
             self.source.forget();
         }

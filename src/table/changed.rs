@@ -10,7 +10,8 @@ use lance_table::format::Fragment;
 
 use super::descriptor::BlobKind;
 use super::snapshot::{Row, Snapshot, Value};
-use super::{describe, fault};
+use super::sound::{self, Fields};
+use super::{describe, guard};
 use crate::error::{Kind, Result};
 use crate::tree::LeafIndex;
 use crate::units::{self, Ordinal, RowAddress, RowIndex};
@@ -60,8 +61,9 @@ impl Snapshot {
     ) -> Result<Option<u64>> {
         let file = self.dataset.get_fragment(units::usize_of(fragment.id));
         let Some(file) = file else { return Ok(None) };
-        let deleted = file.get_deletion_vector().await;
-        let deleted = deleted.map_err(|e| fault::of("read which rows are deleted", e))?;
+        sound::check(&self.dataset, fragment, Fields::Of(Vec::new())).await?;
+        let what = || "read which rows are deleted".to_owned();
+        let deleted = guard::within(what, file.get_deletion_vector()).await?;
         let Some(deleted) = deleted else { return Ok(Some(0)) };
         if deleted.contains(address.offset()) {
             return Ok(None);

@@ -5,15 +5,15 @@ use serde_json::{Map, Value, json};
 
 use super::json::Renderer;
 use super::snapshot::Snapshot;
-use super::{fault, redacted};
+use super::{guard, redacted};
 use crate::error::Result;
 use crate::units::RowIndex;
 
-/// The text of a row's `row.json`: every column in schema order. A column that cannot be read is
-/// an object with the member `error`, so that its neighbours stay readable.
+/// The text of a row's `row.json`: every column in schema order. There is no text that lacks one,
+/// and none about a failure: what is read is copied, kept and committed.
 ///
 /// # Errors
-/// As [`Snapshot::columns`].
+/// As [`Snapshot::columns`]; why one of the columns cannot be read or shown.
 pub async fn row_json(snapshot: &Snapshot, index: RowIndex) -> Result<Vec<u8>> {
     let row = snapshot.columns(index).await?;
     let leaves = &snapshot.leaves;
@@ -22,12 +22,15 @@ pub async fn row_json(snapshot: &Snapshot, index: RowIndex) -> Result<Vec<u8>> {
         paths: leaves.fields.iter().map(|leaf| leaf.path.as_slice()).collect(),
     };
     let mut object = Map::new();
+    for leaf in &leaves.fields {
+        snapshot.readable(leaf, row.page.fragment())?;
+    }
     for (field, column) in snapshot.dataset.schema().fields.iter().zip(&row.page.columns) {
         let cell = match column {
             Ok(array) => renderer.cell(&field.name, array, row.at),
             Err(error) => Err(error.clone()),
         };
-        let shown = cell.unwrap_or_else(|error| json!({ "error": error.to_string() }));
+        let shown = cell.map_err(|error| error.at(format!("column {:?}", field.name)))?;
         object.insert(field.name.clone(), shown);
     }
     Ok(pretty(&Value::Object(object)))
@@ -36,23 +39,26 @@ pub async fn row_json(snapshot: &Snapshot, index: RowIndex) -> Result<Vec<u8>> {
 /// The text of a version's `.version.json`.
 ///
 /// # Errors
-/// [`crate::error::Kind::Table`] where the version's transaction file is there and unreadable.
+/// Why the version's transaction cannot be read; one that has none is shown without.
 pub async fn version_json(snapshot: &Snapshot) -> Result<Vec<u8>> {
     let manifest = &snapshot.dataset.manifest;
-    let transaction = snapshot.dataset.read_transaction().await;
-    let transaction = match transaction {
-        Ok(found) => found.map(|t| {
-            json!({ "uuid": t.uuid, "read_version": t.read_version, "operation": t.operation.to_string(),
-                    "properties": t.transaction_properties.as_deref() })
-        }),
-        Err(e) => Some(json!({ "error": fault::of("read the transaction", e).to_string() })),
+    let reading = || format!("read the transaction of version {}", manifest.version);
+    let read = guard::within(reading, snapshot.dataset.read_transaction()).await;
+    let transaction = match read {
+        Ok(transaction) => transaction,
+        Err(error) => return Err(snapshot.judged(error).await),
     };
+    let transaction = transaction.map(|t| {
+        json!({ "uuid": t.uuid, "read_version": t.read_version, "operation": t.operation.to_string(),
+                "properties": t.transaction_properties.as_deref() })
+    });
     let bases: Vec<Value> = sorted(&manifest.base_paths)
         .map(|(id, base)| {
             json!({ "id": id, "name": base.name, "path": redacted(&base.path), "is_dataset_root": base.is_dataset_root })
         })
         .collect();
-    let schema = ArrowSchema::from(snapshot.dataset.schema());
+    let understand = || format!("understand the schema of version {}", manifest.version);
+    let schema = guard::here(understand, || Ok(ArrowSchema::from(snapshot.dataset.schema())))?;
     let files: usize = manifest.fragments.iter().map(|fragment| fragment.files.len()).sum();
     Ok(pretty(&json!({
         "version": manifest.version,

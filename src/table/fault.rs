@@ -27,9 +27,13 @@ pub fn kind(error: &lance::Error) -> Kind {
     causes(error).find_map(decides).unwrap_or_else(hidden)
 }
 
-/// Whether trying again could help: then the failure must not be remembered.
-pub fn may_pass(error: &Error) -> bool {
-    matches!(error.kind(), Kind::Timeout | Kind::Denied | Kind::Payload)
+/// Whether it is certain from the bytes that were read: nothing was missing, refused or cut off, so
+/// the same bytes fail again.
+pub fn is_of_content(error: &Error) -> bool {
+    let is_of_reading = |cause: &(dyn StdError + 'static)| {
+        cause.is::<object_store::Error>() || cause.is::<std::io::Error>()
+    };
+    error.kind() == Kind::Table && !error.causes().any(is_of_reading)
 }
 
 fn decides(cause: &(dyn StdError + 'static)) -> Option<Kind> {

@@ -1,6 +1,7 @@
 //! From a row's index to its fragment: prefix sums over the live rows of each fragment, built once
 //! for each snapshot.
 
+use crate::error::{Error, Kind, Result};
 use crate::units::{self, RowIndex};
 
 /// The live rows of a snapshot.
@@ -23,12 +24,18 @@ pub struct Place {
 
 impl Rows {
     /// Sums the live rows of each fragment, in the manifest's order.
-    pub fn new(live: impl IntoIterator<Item = u64>) -> Self {
-        let sum = |total: &mut u64, rows| {
-            *total += rows;
-            Some(*total)
-        };
-        Self { ends: live.into_iter().scan(0, sum).collect() }
+    ///
+    /// # Errors
+    /// [`Kind::Table`] where they are more than can be counted.
+    pub fn new(live: impl IntoIterator<Item = u64>) -> Result<Self> {
+        let mut total = 0_u64;
+        let ends = live.into_iter().map(|rows| {
+            total = total.checked_add(rows)?;
+            Some(total)
+        });
+        let ends = ends.collect::<Option<_>>();
+        let ends = ends.ok_or_else(|| Error::new(Kind::Table, "its rows cannot be counted"))?;
+        Ok(Self { ends })
     }
 
     /// How many rows there are.
@@ -62,7 +69,7 @@ mod tests {
 
     #[test]
     fn empty_fragments_hold_no_row() {
-        let rows = Rows::new([0, 3, 0, 2, 0]);
+        let rows = Rows::new([0, 3, 0, 2, 0]).unwrap();
         assert_eq!(rows.count(), 5);
         let at = |row| rows.place(RowIndex::new(row)).map(|p| (p.fragment, p.offset, p.rows));
         assert_eq!(at(0), Some((1, 0, 3)));
@@ -71,7 +78,8 @@ mod tests {
         assert_eq!(at(4), Some((3, 1, 2)));
         assert_eq!(at(5), None);
         assert_eq!(at(u64::MAX), None);
-        assert_eq!(Rows::new([]).place(RowIndex::new(0)), None);
+        assert_eq!(Rows::new([]).unwrap().place(RowIndex::new(0)), None);
         assert_eq!(rows.first_of(3), RowIndex::new(3));
+        assert!(Rows::new([u64::MAX, 1]).is_err());
     }
 }

@@ -8,8 +8,7 @@
 //! 3. Lists of Blobs cannot be decoded where no list of the rows asked for has an element, and
 //!    another of the same page has (lance 14.0.2, `lance-encoding/src/data.rs:2143`, a panic): more
 //!    rows are scanned around them, until one has ([`widened`]).
-//! 4. A panic in the crate must not end the mount: the scan is a task of its own, and a task that
-//!    panicked is an error like another.
+//! 4. Neither a panic in the crate nor a length in a file may end the mount: [`guard`], [`sound`].
 
 use std::sync::Arc;
 
@@ -21,7 +20,8 @@ use futures::TryStreamExt as _;
 use lance::Dataset;
 use lance_core::datatypes::{BlobHandling, Field, Schema};
 
-use super::fault;
+use super::guard;
+use super::sound::{self, Fields};
 use crate::error::{Error, Kind, Result};
 use crate::units;
 
@@ -59,16 +59,19 @@ pub async fn scan(dataset: &Arc<Dataset>, columns: &[Schema], run: Run) -> Resul
     let together = batch(dataset, &merged(dataset, columns), run).await;
     let first_failure = match together {
         Ok(batch) => return take_apart(&batch, columns),
-        Err(error) if fault::may_pass(&error) && error.kind() != Kind::Payload => {
-            return Err(error);
-        }
+        Err(error) if matches!(error.kind(), Kind::Timeout | Kind::Denied) => return Err(error),
         Err(error) => error,
     };
     tracing::debug!(error = %first_failure, ?run, "scanning each column by itself");
     let rows = batch(dataset, &merged(dataset, &[]), run).await?;
     let mut found = take_apart(&rows, &[])?;
     for column in columns {
-        let alone = match batch(dataset, column, run).await {
+        let alone = match columns {
+            // It was by itself already.
+            [_] => Err(first_failure.clone()),
+            _ => batch(dataset, column, run).await,
+        };
+        let alone = match alone {
             Ok(batch) => take_apart(&batch, std::slice::from_ref(column))?.columns.pop(),
             Err(error) if !holds_list(column) => Some(Err(error)),
             Err(error) => Some(widened(dataset, column, run).await.map_err(|()| error)),
@@ -132,12 +135,18 @@ async fn batch(dataset: &Arc<Dataset>, projection: &Schema, run: Run) -> Result<
     let fragment = dataset.manifest.fragments.get(run.fragment);
     let files: Vec<_> = fragment.iter().flat_map(|f| &f.files).map(|file| &file.path).collect();
     let what = format!("scan {names:?} of {run:?} of version {version} in {files:?}");
+    if let Some(fragment) = fragment {
+        let ids = projection.fields_pre_order().map(|field| field.id).collect();
+        sound::check(dataset, fragment, Fields::Of(ids)).await.map_err(|e| e.at(&what))?;
+    }
     let (dataset, projection) = (dataset.clone(), projection.clone());
-    let task = tokio::spawn(async move { scan_one(&dataset, &projection, run).await });
-    let scanned = task
-        .await
-        .map_err(|e| Error::caused(Kind::Table, format!("{what}: a decoder failed"), e))?;
-    let batch = scanned.map_err(|e| fault::of(&what, e))?;
+    let work = async move { scan_one(&dataset, &projection, run).await };
+    let scanned = guard::apart(|| what.clone(), work).await;
+    let batch = scanned.map_err(|error| match error.kind() {
+        // What a version names is there, or something is wrong: it is never simply absent.
+        Kind::NotFound => error.of_kind(Kind::Payload),
+        _ => error,
+    })?;
     if units::u64_of(batch.num_rows()) != run.rows {
         let text = format!("{what}: {} rows came", batch.num_rows());
         return Err(Error::new(Kind::Table, text));

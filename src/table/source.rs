@@ -10,14 +10,16 @@ use std::time::SystemTime;
 use lance::Dataset;
 use lance::dataset::builder::DatasetBuilder;
 use lance::session::Session;
+use lance_file::reader::FileReaderOptions;
 use lance_io::object_store::{ObjectStore, ObjectStoreParams};
 use lance_table::io::commit::{CommitHandler, commit_handler_from_url};
 use lance_table::io::manifest::read_manifest;
 use object_store::path::Path;
 
-use super::fault;
+use super::sound::passing::Wrap;
 use super::storage::Storage;
 use super::uri::{HUB, redacted};
+use super::{fault, guard};
 use crate::error::{Error, Kind, Result};
 use crate::store::{Depot, Limits};
 use crate::tree::SnapshotId;
@@ -59,7 +61,8 @@ impl Source {
     /// [`Kind::Invalid`] for a URI of no known store, [`Kind::Denied`] without credentials.
     pub async fn connect(table: &str, storage: &Storage) -> Result<Self> {
         let uri = absolute(table)?;
-        let params = storage.params();
+        let mut params = storage.params();
+        params.object_store_wrapper = Some(Arc::new(Wrap));
         let session = Arc::new(new_session());
         let opened =
             ObjectStore::from_uri_and_params(session.store_registry(), &uri, &params).await;
@@ -100,7 +103,7 @@ impl Source {
         let opened = DatasetBuilder::load_by_uri(
             self.session(),
             None,
-            None,
+            Some(reading()),
             place.uri.clone(),
             Some(id.version.get()),
             self.store.clone(),
@@ -109,13 +112,10 @@ impl Source {
             Some(self.params.clone()),
             None,
         );
-        // A task of its own: the crate panics on some damaged manifests (lance 14.0.2,
-        // `L:dataset.rs:800`).
-        let opened = tokio::spawn(opened).await;
-        let opened = opened.map_err(|e| Error::caused(Kind::Table, what(), e))?;
-        let dataset = opened.map_err(|e| match fault::kind(&e) {
-            Kind::NotFound | Kind::Payload => Error::caused(Kind::Stale, what(), e),
-            _ => fault::of(what(), e),
+        let opened = guard::apart(what, opened).await;
+        let dataset = opened.map_err(|error| match error.kind() {
+            Kind::NotFound | Kind::Payload => error.of_kind(Kind::Stale),
+            _ => error,
         })?;
         if dataset.manifest.version != id.version.get() {
             return Err(Error::new(Kind::Stale, format!("{}: it is gone", what())));
@@ -151,9 +151,8 @@ impl Source {
     pub async fn committed(&self, manifest: &Path, size: u64) -> Result<SystemTime> {
         let what = || format!("read the manifest {manifest}");
         let (store, path) = (self.store.clone(), manifest.clone());
-        let read = tokio::spawn(async move { read_manifest(&store, &path, Some(size)).await });
-        let read = read.await.map_err(|e| Error::caused(Kind::Table, what(), e))?;
-        Ok(read.map_err(|e| fault::of(what(), e))?.timestamp().into())
+        let read = async move { read_manifest(&store, &path, Some(size)).await };
+        Ok(guard::apart(what, read).await?.timestamp().into())
     }
 
     /// Forgets what the crate cached, because a manifest was replaced: the crate keys some of its
@@ -193,6 +192,14 @@ impl Source {
     pub fn session(&self) -> Arc<Session> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// Decoded arrays are checked before they are used: the crate takes offsets from a file as they are,
+/// and Arrow follows them without a look.
+fn reading() -> FileReaderOptions {
+    let mut options = FileReaderOptions::default();
+    options.decoder_config.validate_on_decode = true;
+    options
 }
 
 fn new_session() -> Session {

@@ -179,6 +179,12 @@ fn check_row(place: &str, folder: &Path, row: &Value, external: External, count:
         count.cells.fetch_add(1, Ordering::Relaxed);
         check_cell(&format!("{place}/{file}"), &folder.join(file), cell, external, count);
     }
+    if row["unmade"] == true {
+        let read = std::fs::read(folder.join("row.json"));
+        let is_eio = read.as_ref().is_err_and(|e| e.raw_os_error() == Some(5));
+        count.check(is_eio, || format!("{place}/row.json: {read:?}, not EIO"));
+        return;
+    }
     let text =
         std::fs::read(folder.join("row.json")).unwrap_or_else(|e| panic!("{place}/row.json: {e}"));
     let size = std::fs::metadata(folder.join("row.json")).unwrap().len();

@@ -1,5 +1,5 @@
 //! Each sentence of README "Semantics" from S1 to S32, by its number. `life.rs` has S33 to S36,
-//! `staging` S37 and up.
+//! `staging` S37 to S43, `passing.rs` S44 and `damage.rs` S45.
 
 mod attributes;
 mod reading;

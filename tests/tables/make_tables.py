@@ -17,6 +17,7 @@ A table that is there already is replaced.
     VERSION     {"rows": [ROW…]} of the live rows in order, or {"error": true} if it cannot be opened;
                 the tables outside the default set have {"count": n} instead
     ROW         {"files": {file name: CELL}, "json": what row.json must hold}; {"any": true} stands for any JSON value
+                with "unmade": true where a column cannot be read, and reading row.json must give EIO
     CELL        {"size", "sha256", "kind"}, with "policy": "outside" where only a wider External policy shows it,
                 or {"error": "EIO" or "EACCES"}; "listed": false where a listing cannot know of the file
                 but opening it must give that error

@@ -88,6 +88,7 @@ def panicking(output, _):
     record.version(ds, readable, kind='legacy')
     for row in record.entry['versions']['1']['rows']:
         row['json'] |= {name: ANY for name in lists}
+        row['unmade'] = True
         row['files'] |= {f'{name}[0].bin': {'error': 'EIO', 'listed': False} for name in lists}
     return {'panicking': record}
 
@@ -146,6 +147,7 @@ def legacy_0_1(output, _):
     for row in record.entry['versions'][str(ds.version)]['rows']:
         row['files'] = {'blob.bin': {'error': 'EIO'}}
         row['json']['blob'] = {'any': True}
+        row['unmade'] = True
     return {'legacy_0_1': record}
 
 

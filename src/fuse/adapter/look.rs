@@ -27,9 +27,9 @@ impl Adapter {
                     let generation = Generation(attr.generation);
                     reply.entry_with_ttls(&attr.ttl, &ttl, &kernel_attr(&attr), generation);
                 }
-                Ok(Looked::Failing(attr, ttl)) => {
+                Ok(Looked::Failing(attr)) => {
                     let generation = Generation(attr.generation);
-                    reply.entry_with_ttls(&Duration::ZERO, &ttl, &kernel_attr(&attr), generation);
+                    reply.entry(&Duration::ZERO, &kernel_attr(&attr), generation);
                 }
                 Ok(Looked::Never(ttl)) => reply.entry(&ttl, &never(), Generation(0)),
                 Err(error) => reply.error(errno(error.kind())),

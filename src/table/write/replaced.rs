@@ -45,6 +45,7 @@ use super::super::fault;
 use super::super::scan::{self, Run};
 use super::super::schema::Leaves;
 use super::super::snapshot::Snapshot;
+use super::super::sound::{self, Fields};
 use super::columns::{Builder, Row};
 use super::{Fault, NewRow};
 use crate::error::{Error, Kind, Result};
@@ -200,6 +201,7 @@ impl<'a> Job<'a> {
         })?;
         let what = || format!("look at the rows of fragment {id}");
         let fragment = FileFragment::new(self.dataset.clone(), metadata.clone());
+        sound::check(&self.dataset, fragment.metadata(), Fields::All).await?;
         let rows = fragment.physical_rows().await.map_err(|e| fault::of(what(), e))?;
         let deleted = fragment.get_deletion_vector().await.map_err(|e| fault::of(what(), e))?;
         let mut deleted: Vec<u32> =
