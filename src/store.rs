@@ -18,6 +18,8 @@
 //!    recreated, and its objects may have the names and lengths of the old ones. An object is known by
 //!    its store, its path and the life of the table that names it ([`ObjectKey`], [`Origin`]), never
 //!    by its URI: that is for people, and two endpoints have the same.
+//! 6. A table's files have names that somebody else chose: a local object is opened beneath a folder
+//!    and through no link ([`LocalPlace`]).
 //!
 //! [`Opener::open`] is the one place where a stack of layers is put together.
 
@@ -28,6 +30,7 @@ mod deposit;
 mod disk;
 mod fetch;
 mod flight;
+mod folder;
 mod local;
 pub mod lru;
 mod meter;
@@ -38,7 +41,6 @@ mod remote;
 mod span;
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -53,6 +55,7 @@ pub use deposit::{Deposit, Depot, Fingerprint, Limits, Piece, Progress};
 pub use disk::Disk;
 pub use fetch::{Answer, Fetch, Meta};
 pub use flight::Patience;
+pub use folder::{Allowed, Folder, LocalPlace};
 pub use local::Local;
 pub use meter::{Figures, Meter};
 pub use opener::{Opener, Settings};
@@ -92,7 +95,7 @@ pub trait RangeRead: Send + Sync {
 #[derive(Clone, Debug)]
 pub enum Place {
     /// A file of this machine.
-    Local(PathBuf),
+    Local(LocalPlace),
     /// An object of a store.
     Remote(Arc<dyn ObjectStore>, object_store::path::Path),
 }
@@ -156,7 +159,7 @@ impl ObjectRef {
 
     fn path(&self) -> String {
         match &self.place {
-            Place::Local(path) => path.to_string_lossy().into_owned(),
+            Place::Local(place) => place.path.to_string_lossy().into_owned(),
             Place::Remote(_, path) => path.to_string(),
         }
     }

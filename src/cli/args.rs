@@ -59,7 +59,7 @@ pub struct StorageArgs {
 /// Which External references are followed.
 #[derive(Args, Clone, Debug, Default)]
 pub struct PolicyArgs {
-    /// Follow External references beneath this path or URI; * for all; repeatable
+    /// Follow External references, bases and links that lead beneath this path or URI; * for all; repeatable
     #[arg(long, value_name = "PREFIX", env = "LANCEFS_ALLOW_EXTERNAL", value_delimiter = ',')]
     pub allow_external: Vec<String>,
 }

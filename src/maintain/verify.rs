@@ -1,6 +1,8 @@
 //! Every value of a version against its object: is it there, and long enough?
 //!
-//! No payload is read: an object's length is asked for once, however many values it holds.
+//! No payload is read: an object's length is asked for once, however many values it holds. Other
+//! columns are not read either, but a file of theirs that may not be opened is a fault of the first
+//! row that it is of.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -61,6 +63,10 @@ pub async fn verify(
     let mut summary =
         Summary { version: entry.id.version.get(), rows, values: 0, objects: 0, bytes: 0 };
     let mut lengths = Lengths::new();
+    for (first, error) in snapshot.refused() {
+        let file = "row.json".to_owned();
+        found(Fault { row: first.get(), file, error: error.to_string() });
+    }
     for index in 0..rows {
         progress(index, rows);
         let fault =

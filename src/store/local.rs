@@ -3,17 +3,16 @@
 //! The kernel's page cache is the cache; nothing is kept here but the descriptor.
 
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::{self, BoxFuture};
-use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::buffers::Buffers;
-use super::{Interval, RangeRead};
+use super::{Interval, LocalPlace, RangeRead};
 use crate::error::{Error, IoContext as _, Kind, Result};
 use crate::units::{self, ByteLen};
 
@@ -29,21 +28,9 @@ impl Local {
     /// Opens a regular file for reading, into buffers that go round.
     ///
     /// # Errors
-    /// [`Kind::Payload`] where there is none or it is something else, [`Kind::Denied`] where it may
-    /// not be read.
-    pub fn open(path: &Path, buffers: Arc<Buffers>) -> Result<Self> {
-        // NONBLOCK, so that a fifo in the place of an object cannot hang the mount.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let fd = rustix::fs::open(path, flags, Mode::empty())
-            .map_err(std::io::Error::from)
-            .context(Kind::Payload, || format!("open {}", path.display()))?;
-        let local = Self { fd: Arc::new(fd), path: path.to_owned(), buffers };
-        let file_type = FileType::from_raw_mode(local.stat()?.st_mode);
-        if file_type != FileType::RegularFile {
-            let text = format!("{} is a {file_type:?}, not an object", path.display());
-            return Err(Error::new(Kind::Payload, text));
-        }
-        Ok(local)
+    /// As [`LocalPlace::open`].
+    pub fn open(place: &LocalPlace, buffers: Arc<Buffers>) -> Result<Self> {
+        Ok(Self { fd: Arc::new(place.open()?), path: place.path.clone(), buffers })
     }
 
     /// The file's length now.
@@ -104,11 +91,17 @@ impl RangeRead for Local {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use rustix::fs::{FileType, Mode};
+
     use super::*;
+    use crate::store::Folder;
     use crate::units::ObjectOffset;
 
     fn open(path: &Path) -> Result<Local> {
-        Local::open(path, Arc::default())
+        let folder = Folder::named(path.parent().unwrap());
+        Local::open(&LocalPlace::within(folder, path, Arc::default()), Arc::default())
     }
 
     fn interval(offset: u64, len: u64) -> Interval {

@@ -86,7 +86,7 @@ impl Opener {
     /// file system refuses.
     pub fn open(&self, object: &ObjectRef) -> Result<Arc<dyn RangeRead>> {
         Ok(match &object.place {
-            Place::Local(path) => Arc::new(Local::open(path, self.shared.buffers.clone())?),
+            Place::Local(place) => Arc::new(Local::open(place, self.shared.buffers.clone())?),
             Place::Remote(store, path) => {
                 let remote = Remote::new(store.clone(), path.clone(), object.uri.clone());
                 Arc::new(self.cached(object, remote))

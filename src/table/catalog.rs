@@ -223,6 +223,7 @@ impl Catalog {
 
 async fn read_tag(source: Arc<Source>, tag: Arc<str>) -> Result<TagTarget> {
     let path = tag_path(&source.branch(None)?.path, &tag);
+    source.check(&path)?;
     let contents = TagContents::from_path(&path, &source.store).await;
     let contents = contents.map_err(|e| match fault::kind(&e) {
         Kind::Payload => Error::caused(Kind::NotFound, format!("no tag {tag}"), e),
@@ -234,6 +235,7 @@ async fn read_tag(source: Arc<Source>, tag: Arc<str>) -> Result<TagTarget> {
 async fn list_versions(source: Arc<Source>, branch: Option<Arc<str>>) -> Result<Versions> {
     let place = source.branch(branch.as_deref())?;
     let directory = place.path.join("_versions");
+    source.check(&directory)?;
     let found = source.store.list_with_delimiter(Some(&directory)).await;
     let found = found.map(|listed| listed.objects).or_else(|e| match fault::kind(&e) {
         Kind::Payload | Kind::NotFound => Ok(Vec::new()),
@@ -245,6 +247,7 @@ async fn list_versions(source: Arc<Source>, branch: Option<Arc<str>>) -> Result<
 
 async fn list_names(source: Arc<Source>, directory: fn(&Path) -> Path) -> Result<Vec<Arc<str>>> {
     let directory = directory(&source.branch(None)?.path);
+    source.check(&directory)?;
     let files = source.store.read_dir(directory.clone()).await;
     let files = files.or_else(|e| match fault::kind(&e) {
         Kind::Payload | Kind::NotFound => Ok(Vec::new()),

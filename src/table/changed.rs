@@ -61,6 +61,7 @@ impl Snapshot {
     ) -> Result<Option<u64>> {
         let file = self.dataset.get_fragment(units::usize_of(fragment.id));
         let Some(file) = file else { return Ok(None) };
+        self.locator.check_rows(fragment)?;
         sound::check(&self.dataset, fragment, Fields::Of(Vec::new())).await?;
         let what = || "read which rows are deleted".to_owned();
         let deleted = guard::within(what, file.get_deletion_vector()).await?;

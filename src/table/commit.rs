@@ -101,8 +101,10 @@ impl Table {
     ///
     /// # Errors
     /// [`Kind::Invalid`] for rows that the table's schema does not take, and whatever the store
-    /// gives; [`Kind::Payload`] where it has less than was written.
+    /// gives; [`Kind::Payload`] where it has less than was written; [`Kind::Denied`] where a link leads
+    /// out of the table.
     pub async fn prepare(&self, on: &Snapshot, changes: Changes) -> Result<Prepared> {
+        self.source.check_to_write()?;
         let transaction = self.write(on, changes).await?;
         whole::check(&on.dataset, &transaction).await?;
         Ok(Prepared { transaction })
@@ -110,7 +112,7 @@ impl Table {
 
     async fn write(&self, on: &Snapshot, changes: Changes) -> Result<Transaction> {
         if changes.replaced.is_empty() && changes.deleted.is_empty() {
-            return self.write_append(on.dataset.clone(), changes.appended).await;
+            return self.write_append(on.to_write(), changes.appended).await;
         }
         replaced::transaction(on, &changes).await.map_err(|refused| match refused {
             Refused::Failed(error) => error,

@@ -42,6 +42,10 @@ pub async fn row_json(snapshot: &Snapshot, index: RowIndex) -> Result<Vec<u8>> {
 /// Why the version's transaction cannot be read; one that has none is shown without.
 pub async fn version_json(snapshot: &Snapshot) -> Result<Vec<u8>> {
     let manifest = &snapshot.dataset.manifest;
+    if let Some(file) = &manifest.transaction_file {
+        let folder = snapshot.dataset.branch_location().path.join("_transactions");
+        snapshot.locator.source.check(&folder.join(file.as_str()))?;
+    }
     let reading = || format!("read the transaction of version {}", manifest.version);
     let read = guard::within(reading, snapshot.dataset.read_transaction()).await;
     let transaction = match read {

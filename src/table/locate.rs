@@ -3,26 +3,29 @@
 //! The crate's own resolution is private, resolves a whole selection at once so that one missing
 //! object fails all, cannot address elements of lists, and ignores the base of legacy files (lance
 //! 14.0.2, `L:dataset/blob/locate.rs`). The rules are the spec's: "External Resolution", "Managed
-//! Resolution", "Sidecar Resolution".
+//! Resolution", "Sidecar Resolution". Beneath what an object is opened `bases` decides.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use lance::Dataset;
 use lance_core::utils::blob::blob_path;
+use lance_io::local::to_local_path;
 use lance_io::object_store::ObjectStore;
 use lance_table::format::{BasePath, DataFile};
 use object_store::path::Path;
 use url::Url;
 
+use super::bases::Ground;
 use super::descriptor::{BlobKind, Descriptor, Extent, Target};
-use super::external::Policy;
+use super::external::{Policy, lies_beneath};
 use super::fault;
-use super::source::Source;
+use super::source::{Source, is_local};
 use super::storage::told_apart;
 use super::uri::{parts_of_store, redacted};
 use crate::error::{Error, Kind, Result};
-use crate::store::{ObjectRef, Origin, Owner, Place};
+use crate::store::{LocalPlace, ObjectRef, Origin, Owner, Place};
 
 /// A value's place.
 #[derive(Clone, Debug)]
@@ -46,7 +49,7 @@ pub struct Locator {
     /// What names its objects.
     origin: Origin,
     /// What tells the stores of the table and of its bases apart, beyond their names.
-    stores: HashMap<Option<u32>, String>,
+    pub(super) stores: HashMap<Option<u32>, String>,
 }
 
 impl Locator {
@@ -66,7 +69,8 @@ impl Locator {
     /// first time costs a wait (for credentials); no request is sent.
     ///
     /// # Errors
-    /// [`Kind::Descriptor`] for an unknown base or an unusable URI, [`Kind::Denied`] by policy.
+    /// [`Kind::Descriptor`] for an unknown base or an unusable URI, [`Kind::Denied`] by policy or for
+    /// a base that is not trusted.
     pub async fn locate(
         &self,
         fragment: usize,
@@ -130,7 +134,7 @@ impl Locator {
     }
 
     /// `<root>/data`, `<base>/data` or `<base>`: spec, "Sidecar Resolution".
-    fn data_directory(&self, file: &DataFile) -> Result<Path> {
+    pub(super) fn data_directory(&self, file: &DataFile) -> Result<Path> {
         let Some(id) = file.base_id else { return Ok(self.dataset.data_dir()) };
         let root = self.base_root(Some(id))?;
         Ok(if self.base(id)?.is_dataset_root { root.join("data") } else { root })
@@ -146,34 +150,53 @@ impl Locator {
         })
     }
 
-    fn base(&self, id: u32) -> Result<&BasePath> {
+    pub(super) fn base(&self, id: u32) -> Result<&BasePath> {
         self.dataset.manifest.base_paths.get(&id).ok_or_else(|| {
             Error::new(Kind::Descriptor, format!("invalid descriptor: unknown base_id {id}"))
         })
     }
 
     async fn object(&self, base: Option<u32>, path: Path) -> Result<ObjectRef> {
+        let ground = self.ground(base)?;
         let store = self.dataset.object_store(base).await;
         let store = store.map_err(|e| fault::of(format!("open the store of base {base:?}"), e))?;
         let root = match base {
             Some(id) => self.base(id)?.path.as_str(),
             None => &self.source.uri,
         };
-        Ok(self.object_in(&store, base, path, root))
+        Ok(self.object_in(&store, base, Some(ground), path, root))
     }
 
-    /// The object of a path in a store that is a base's.
+    /// The object of a path in a store that is a base's, on its ground; without one, where the user
+    /// allowed it to be.
     fn object_in(
         &self,
         store: &ObjectStore,
         base: Option<u32>,
+        ground: Option<Ground>,
         path: Path,
         within: &str,
     ) -> ObjectRef {
-        let (uri, place) = place(store, path, within);
+        let (uri, place) = if is_local(store.scheme()) {
+            self.local(ground, &path)
+        } else {
+            let uri = uri_of(&path, within);
+            (uri, Place::Remote(store.inner.clone(), path))
+        };
         let options = self.stores.get(&base).map_or("", String::as_str);
         let store = format!("{} {options}", store.store_prefix).into();
         ObjectRef { uri, place, store, owner: Owner::Lance(self.origin.clone()) }
+    }
+
+    fn local(&self, ground: Option<Ground>, path: &Path) -> (Arc<str>, Place) {
+        let (path, allowed) = (PathBuf::from(to_local_path(path)), self.policy.local());
+        let uri =
+            Url::from_file_path(&path).map_or_else(|()| path.display().to_string(), String::from);
+        let place = match ground {
+            Some(Ground::Folder(folder)) => LocalPlace::within(folder, path, allowed),
+            Some(Ground::Store) | None => LocalPlace::allowed(path, allowed),
+        };
+        (uri.into(), Place::Local(place))
     }
 
     /// The object of an absolute URI, if the policy lets it be read (spec, "External Resolution").
@@ -181,8 +204,12 @@ impl Locator {
     /// # Errors
     /// [`Kind::Denied`] by policy, [`Kind::Descriptor`] for an unusable URI.
     pub async fn external(&self, uri: &str) -> Result<ObjectRef> {
-        let bases = self.dataset.manifest.base_paths.values().map(|base| base.path.as_str());
-        self.policy.check(uri, &self.source.uri, bases)?;
+        let bases = self.dataset.manifest.base_paths.values();
+        let mut around = bases.filter(|base| lies_beneath(uri, &base.path));
+        let ground = around.find_map(|base| self.ground_of(base).ok());
+        if ground.is_none() {
+            self.policy.check(uri, &self.source.uri)?;
+        }
         let unusable = || {
             Error::new(
                 Kind::Descriptor,
@@ -193,19 +220,13 @@ impl Locator {
             if uri.starts_with('/') { Url::from_file_path(uri).ok() } else { Url::parse(uri).ok() };
         let url = url.ok_or_else(unusable)?;
         let (store, path) = self.source.resolve(&url).await?;
-        let object = self.object_in(&store, None, path, uri);
+        let object = self.object_in(&store, None, ground, path, uri);
         Ok(ObjectRef { owner: Owner::Others, ..object })
     }
 }
 
-/// The URI of an object for people, and where it is.
-fn place(store: &ObjectStore, path: Path, within: &str) -> (Arc<str>, Place) {
-    if store.is_local() {
-        let local = std::path::PathBuf::from(lance_io::local::to_local_path(&path));
-        let uri =
-            Url::from_file_path(&local).map_or_else(|()| local.display().to_string(), String::from);
-        return (uri.into(), Place::Local(local));
-    }
+/// The URI of an object of a store, for people.
+fn uri_of(path: &Path, within: &str) -> Arc<str> {
     let uri = Url::parse(within).map_or_else(
         |_| path.to_string(),
         |mut url| {
@@ -217,7 +238,7 @@ fn place(store: &ObjectStore, path: Path, within: &str) -> (Arc<str>, Place) {
             redacted(url.as_str())
         },
     );
-    (uri.into(), Place::Remote(store.inner.clone(), path))
+    uri.into()
 }
 
 fn beneath(base: &Path, relative: &Path) -> Path {
@@ -234,15 +255,12 @@ fn data_file_key(path: &str) -> &str {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn an_object_is_named_by_its_whole_uri() {
-        let uri = |within: &'static str, path: &'static str| async move {
-            let store = ObjectStore::memory();
-            place(&store, Path::from(path), within).0.to_string()
-        };
-        assert_eq!(uri("s3://b/t.lance", "t.lance/data/x").await, "s3://b/t.lance/data/x");
+    #[test]
+    fn an_object_is_named_by_its_whole_uri() {
+        let uri = |within, path| uri_of(&Path::from(path), within).to_string();
+        assert_eq!(uri("s3://b/t.lance", "t.lance/data/x"), "s3://b/t.lance/data/x");
         let repository = "hf://datasets/acme/pub/t.lance";
-        assert_eq!(uri(repository, "t.lance/x").await, format!("{repository}/x"));
+        assert_eq!(uri(repository, "t.lance/x"), format!("{repository}/x"));
     }
 
     #[test]

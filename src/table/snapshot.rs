@@ -113,7 +113,7 @@ impl Snapshot {
         opener: Arc<Opener>,
     ) -> Result<Self> {
         let dataset = locator.dataset.clone();
-        let rows = Rows::new(count_rows(&dataset).await?)?;
+        let rows = Rows::new(count_rows(&locator).await?)?;
         let what = || format!("understand the schema of version {}", dataset.manifest.version);
         // The crate panics on a type that it does not know.
         guard::here(what, || {
@@ -241,6 +241,13 @@ impl Snapshot {
             Error::new(Kind::NotFound, format!("version {} has no row {row}", self.id.version))
         })
     }
+
+    /// The columns without a Blob.
+    pub(super) fn plain_columns(&self) -> Vec<&Schema> {
+        let id = |column: &Schema| column.fields.first().map(|field| field.id);
+        let of_blobs: Vec<_> = self.leaves.columns.iter().map(id).collect();
+        self.all_columns.iter().filter(|column| !of_blobs.contains(&id(column))).collect()
+    }
 }
 
 fn absent(field: &Leaf) -> Error {
@@ -248,7 +255,8 @@ fn absent(field: &Leaf) -> Error {
 }
 
 /// The live rows of each fragment. Newer manifests say; else each data file is asked.
-async fn count_rows(dataset: &Arc<Dataset>) -> Result<Vec<u64>> {
+async fn count_rows(locator: &Locator) -> Result<Vec<u64>> {
+    let dataset = &locator.dataset;
     let known = |fragment: &lance_table::format::Fragment| {
         dataset.manifest.writer_version.as_ref().and(fragment.num_rows()).map(units::u64_of)
     };
@@ -257,6 +265,7 @@ async fn count_rows(dataset: &Arc<Dataset>) -> Result<Vec<u64>> {
     }
     let what = || "count the rows of each fragment".to_owned();
     let count = |fragment: FileFragment| async move {
+        locator.check_all(fragment.metadata())?;
         sound::check(dataset, fragment.metadata(), Fields::All).await?;
         guard::within(what, fragment.count_rows(None)).await.map(units::u64_of)
     };

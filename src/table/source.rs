@@ -1,7 +1,8 @@
 //! The table as a place: its store, its base path, and how a version of it is opened.
 //!
 //! A version is opened by the manifest's path alone, never by way of the newest version, so that one
-//! unreadable manifest spoils nothing but itself.
+//! unreadable manifest spoils nothing but itself. What the crate opens by its path is looked at first
+//! ([`Source::check`]): a link in a local table leads out of it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,8 +12,9 @@ use lance::Dataset;
 use lance::dataset::builder::DatasetBuilder;
 use lance::session::Session;
 use lance_file::reader::FileReaderOptions;
+use lance_io::local::to_local_path;
 use lance_io::object_store::{ObjectStore, ObjectStoreParams};
-use lance_table::io::commit::{CommitHandler, commit_handler_from_url};
+use lance_table::io::commit::{CommitHandler, ManifestNamingScheme, commit_handler_from_url};
 use lance_table::io::manifest::read_manifest;
 use object_store::path::Path;
 
@@ -21,7 +23,7 @@ use super::storage::Storage;
 use super::uri::{HUB, redacted};
 use super::{fault, guard};
 use crate::error::{Error, Kind, Result};
-use crate::store::{Depot, Limits};
+use crate::store::{Allowed, Depot, Folder, Limits, LocalPlace};
 use crate::tree::SnapshotId;
 
 /// Index files are never read here, so their cache is as small as it can be.
@@ -52,6 +54,8 @@ pub struct Source {
     handler: Arc<dyn CommitHandler>,
     session: Mutex<Arc<Session>>,
     stores: Mutex<HashMap<String, Arc<ObjectStore>>>,
+    /// Where links of a local table may lead.
+    links: Arc<Allowed>,
 }
 
 impl Source {
@@ -72,7 +76,29 @@ impl Source {
         let handler =
             handler.map_err(|e| fault::of(format!("connect to {}", redacted(&uri)), e))?;
         let (session, stores) = (Mutex::new(session), Mutex::default());
-        Ok(Self { shown: redacted(&uri), uri, store, base, params, handler, session, stores })
+        let (shown, links) = (redacted(&uri), Arc::default());
+        Ok(Self { uri, shown, store, base, params, handler, session, stores, links })
+    }
+
+    /// The same table, whose links may lead to these places.
+    #[must_use]
+    pub fn allowing(self, links: Arc<Allowed>) -> Self {
+        Self { links, ..self }
+    }
+
+    /// The table's folder, where it is one of this machine.
+    pub(super) fn folder(&self) -> Option<Folder> {
+        is_local(self.store.scheme()).then(|| Folder::named(to_local_path(&self.base)))
+    }
+
+    /// Refuses a file or folder of the table that a link leads to, before the crate opens it by its
+    /// path.
+    ///
+    /// # Errors
+    /// [`Kind::Denied`] with the flag that would allow it.
+    pub(super) fn check(&self, path: &Path) -> Result<()> {
+        let Some(folder) = self.folder() else { return Ok(()) };
+        LocalPlace::within(folder, to_local_path(path), self.links.clone()).check()
     }
 
     /// Where a branch's own `_versions` and `data` are; `None` is main. The crate keeps this layout
@@ -96,9 +122,12 @@ impl Source {
     ///
     /// # Errors
     /// [`Kind::Stale`] where the manifest is gone or another one than the snapshot's,
-    /// [`Kind::Table`] where it cannot be read.
+    /// [`Kind::Denied`] for one behind a link, [`Kind::Table`] where it cannot be read.
     pub async fn open(&self, id: &SnapshotId) -> Result<Dataset> {
         let place = self.branch(id.branch.as_deref())?;
+        for naming in [ManifestNamingScheme::V2, ManifestNamingScheme::V1] {
+            self.check(&naming.manifest_path(&place.path, id.version.get()))?;
+        }
         let what = || format!("open version {} of {}", id.version, redacted(&place.uri));
         let opened = DatasetBuilder::load_by_uri(
             self.session(),
@@ -135,10 +164,19 @@ impl Source {
         self.handler.clone()
     }
 
+    /// Refuses a table of which a folder that a commit writes to is elsewhere.
+    ///
+    /// # Errors
+    /// As [`Source::check`].
+    pub(super) fn check_to_write(&self) -> Result<()> {
+        let folders = ["data", "_blobs", "_deletions", "_transactions", "_versions"];
+        folders.into_iter().try_for_each(|folder| self.check(&self.base.clone().join(folder)))
+    }
+
     /// Where objects of the table are made.
     pub fn depot(&self) -> Depot {
         if self.store.is_local() {
-            return Depot::Local(lance_io::local::to_local_path(&self.base).into());
+            return Depot::Local(to_local_path(&self.base).into());
         }
         let scheme = self.uri.split_once("://").map_or("", |(scheme, _)| scheme);
         Depot::Remote(self.store.inner.clone(), self.base.clone(), Limits::of(scheme))
@@ -150,6 +188,7 @@ impl Source {
     /// [`Kind::Table`] where the manifest cannot be read.
     pub async fn committed(&self, manifest: &Path, size: u64) -> Result<SystemTime> {
         let what = || format!("read the manifest {manifest}");
+        self.check(manifest)?;
         let (store, path) = (self.store.clone(), manifest.clone());
         let read = async move { read_manifest(&store, &path, Some(size)).await };
         Ok(guard::apart(what, read).await?.timestamp().into())
@@ -200,6 +239,11 @@ fn reading() -> FileReaderOptions {
     let mut options = FileReaderOptions::default();
     options.decoder_config.validate_on_decode = true;
     options
+}
+
+/// Whether a store, as the crate tells stores apart, is the files of this machine: a scheme alone.
+pub(super) fn is_local(store: &str) -> bool {
+    matches!(store, "file" | "file+uring" | "file-object-store")
 }
 
 fn new_session() -> Session {

@@ -1,7 +1,8 @@
 //! How a URI that somebody wants a row to refer to is recorded (spec, "Writer Policy").
 //!
 //! ```text
-//! beneath a registered base that is no dataset root    its id, and the path below: the longest base wins
+//! beneath a registered base that is trusted or allowed, and is no dataset root
+//!                                                      its id, and the path below: the longest base wins
 //! else, where --allow-external covers it               0, and the absolute URI
 //! else                                                 refused; the refusal names the flag
 //! ```
@@ -54,6 +55,7 @@ impl Snapshot {
             return Err(Error::new(Kind::Invalid, text));
         }
         let bases = self.dataset.manifest.base_paths.values();
+        let bases = bases.filter(|base| self.locator.trusts(base));
         if let Some((base, path)) = longest(&spot, bases, |base| source.locate(base)) {
             return Ok(Stored::External { base, uri: path.to_string(), interval });
         }
@@ -213,14 +215,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let table = table(folder.path(), &[(1, false, "file:///srv/media")]).await;
         // The table's own bucket is no permission to write, nor is another table's root.
-        for uri in ["s3://b/x", "file:///srv/mediax", "file:///srv/media", "file:///etc/passwd"] {
+        for uri in ["s3://b/x", "file:///srv/mediax", "file:///srv/media/x", "file:///etc/passwd"] {
             let error = target(&table, &[], uri).await.unwrap_err();
             assert_eq!(error.kind(), Kind::Denied, "{uri}: {error}");
             assert!(error.to_string().contains("--allow-external"), "{error}");
+        }
+        for uri in ["s3://b/x", "file:///srv/mediax", "file:///srv/media", "file:///etc/passwd"] {
             assert_eq!(target(&table, &["*"], uri).await.unwrap(), external(0, uri), "{uri}");
         }
-        let dots = target(&table, &[], "file:///srv/./media/y/../x").await.unwrap();
-        assert_eq!(dots, external(1, "x"));
+        for flag in ["/srv", "/srv/media", "*"] {
+            let dots = target(&table, &[flag], "file:///srv/./media/y/../x").await.unwrap();
+            assert_eq!(dots, external(1, "x"), "{flag}");
+        }
+        // A flag for a part of a base is none for the base.
+        let part = target(&table, &["/srv/media/y"], "file:///srv/media/y/x").await.unwrap();
+        assert_eq!(part, external(0, "file:///srv/media/y/x"));
     }
 
     #[tokio::test]
@@ -236,7 +245,7 @@ mod tests {
                 assert!(error.to_string().contains("in the table itself"), "{error}");
             }
         }
-        let beside = target(&table, &[], &format!("file://{base}/beside")).await.unwrap();
+        let beside = target(&table, &[base], &format!("file://{base}/beside")).await.unwrap();
         assert_eq!(beside, external(1, "beside"));
     }
 
@@ -264,7 +273,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let table = table(folder.path(), &[(1, false, "file:///srv/media")]).await;
         let interval = Interval { offset: ObjectOffset::new(100), len: ByteLen::new(50) };
-        let table = Table::open(&table, Options::default()).await.unwrap();
+        let policy = Policy::new(&["/srv/media".to_owned()]).unwrap();
+        let table = Table::open(&table, Options { policy, ..Options::default() }).await.unwrap();
         let entry = table.catalog.latest(None).await.unwrap();
         let snapshot = table.snapshot(table.numbers.slot(&entry.id)).await.unwrap();
         let stored = snapshot.external_target("file:///srv/media/x", Some(interval)).unwrap();

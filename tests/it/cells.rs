@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Map, Value};
 
-use crate::harness::{Mount, S3, Tables, errno, names, sha256, xattr};
+use crate::harness::{Mount, Put, S3, Tables, errno, names, sha256, xattr};
 
 #[derive(Default)]
 struct Count {
@@ -69,16 +69,20 @@ fn every_cell_of_every_table_is_shown_as_written_from_an_object_store() {
     for name in tables.names() {
         // Files of this machine that a table beside the bucket names are where they were.
         s3.put(&tables.path(name), name);
-        check_mount(&s3.mount(name, &[]), tables, name, External::Default, &count);
+        let arguments = tables.arguments(name, Put::InABucket);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        check_mount(&s3.mount(name, &arguments), tables, name, External::Default, &count);
     }
     let faults = count.faults.into_inner().unwrap();
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 
 fn check_table(tables: &Tables, name: &str, external: External, count: &Count) {
-    let flags: &[&str] =
-        if external == External::Everything { &["--allow-external", "*"] } else { &[] };
-    check_mount(&Mount::with(tables.path(name), flags), tables, name, external, count);
+    let mount = match external {
+        External::Default => tables.mount(name),
+        External::Everything => Mount::with(tables.path(name), &["--allow-external", "*"]),
+    };
+    check_mount(&mount, tables, name, external, count);
 }
 
 fn check_mount(mount: &Mount, tables: &Tables, name: &str, external: External, count: &Count) {

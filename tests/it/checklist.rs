@@ -190,7 +190,7 @@ fn n33_rows_around_deleted_stable_ids_keep_theirs() {
 #[test]
 fn n42_a_reference_beneath_a_base_is_read_whole_and_in_part() {
     let tables = Tables::shared();
-    let mount = Mount::new(tables.path("external_base"));
+    let mount = tables.mount("external_base");
     let whole = std::fs::read(mount.at("1/0/blob.bin")).unwrap();
     assert_eq!(std::fs::read(mount.at("1/1/blob.bin")).unwrap(), whole[10..1010]);
     let target = tables.folder.join("_external/external_base/a.bin");

@@ -123,12 +123,45 @@ impl Tables {
         self.expected(name)["uri"].as_str().unwrap().into()
     }
 
+    /// The arguments that let a mount of a table read its bases, which lie beside it. From a bucket,
+    /// branches and clones are files of this machine to it too.
+    pub fn arguments(&self, name: &str, place: Put) -> Vec<String> {
+        let folder = |name: &str| self.folder.join(name);
+        let mut places = match name {
+            "external_base" => vec![folder("_external")],
+            _ => vec![folder(&format!("_base_{name}"))],
+        };
+        places.retain(|place| place.is_dir());
+        if place == Put::InABucket {
+            places.extend(self.names().into_iter().map(|name| self.path(name)));
+        }
+        let flag =
+            |place: PathBuf| ["--allow-external".to_owned(), place.to_str().unwrap().to_owned()];
+        places.into_iter().flat_map(flag).collect()
+    }
+
+    /// Mounts a table where it was made, with its bases.
+    pub fn mount(&self, name: &str) -> Mount {
+        let arguments = self.arguments(name, Put::Here);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        Mount::with(self.path(name), &arguments)
+    }
+
     /// A copy of a table that a test may change.
     pub fn copy(&self, name: &str, to: &Path) -> PathBuf {
         let copy = to.join(format!("{name}.lance"));
         copy_folder(&self.path(name), &copy);
         copy
     }
+}
+
+/// Where a table is, from where it was made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Put {
+    /// Where it was made.
+    Here,
+    /// Copied into a bucket.
+    InABucket,
 }
 
 /// The tables of all tests of one process; nothing runs when a process of tests ends, so the next

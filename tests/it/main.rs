@@ -25,3 +25,4 @@ mod passing;
 mod remote;
 mod semantics;
 mod staging;
+mod trust;

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::store::{Interval, ObjectRef, Owner, Place, Settings};
+use crate::store::{Folder, Interval, LocalPlace, ObjectRef, Owner, Place, Settings};
 use crate::units::{ByteLen, ObjectOffset};
 
 async fn deposit(depot: Depot) -> Deposit {
@@ -38,13 +38,9 @@ async fn an_object_of_many_parts_comes_out_as_it_went_in() {
         bytes.iter().enumerate().map(|(at, b)| file(&folder, &at.to_string(), b)).collect();
     let source = folder.path().join("source");
     std::fs::write(&source, pattern(100_000, 9)).unwrap();
+    let place = Place::Local(LocalPlace::within(Folder::named("/"), source, Arc::default()));
     pieces.push(Piece::Object(
-        ObjectRef {
-            uri: "source".into(),
-            place: Place::Local(source),
-            store: "file".into(),
-            owner: Owner::Others,
-        },
+        ObjectRef { uri: "source".into(), place, store: "file".into(), owner: Owner::Others },
         Interval { offset: ObjectOffset::new(10), len: ByteLen::new(99_000) },
     ));
     let expected = [bytes.concat(), pattern(100_000, 9)[10..99_010].to_vec()].concat();

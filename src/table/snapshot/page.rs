@@ -21,7 +21,7 @@ use super::Snapshot;
 use crate::error::{Error, Kind, Result};
 use crate::store::lru::Lru;
 use crate::table::rows::Place;
-use crate::table::scan::{self, Run};
+use crate::table::scan::Run;
 use crate::table::schema::{Layout, Leaf};
 use crate::table::sound::local::{self, Stamp};
 use crate::table::values::{Chain, Element};
@@ -120,7 +120,7 @@ impl Snapshot {
             page.columns.iter().enumerate().filter(is_failed).map(|(at, _)| at).collect();
         let wanted: Vec<Schema> = failed.iter().map(|at| columns[*at].clone()).collect();
         let before = self.identity(key.run);
-        let scanned = scan::scan(&self.scannable, &wanted, key.run).await;
+        let scanned = self.locator.scan(&self.scannable, &wanted, key.run).await;
         let found = match scanned {
             Ok(scanned) => scanned.columns,
             Err(error) => vec![Err(error); failed.len()],
@@ -140,7 +140,7 @@ impl Snapshot {
 
     async fn scan(&self, what: What, columns: &[Schema], run: Run) -> Result<Arc<Page>> {
         let before = self.identity(run);
-        let scanned = match scan::scan(&self.scannable, columns, run).await {
+        let scanned = match self.locator.scan(&self.scannable, columns, run).await {
             Ok(scanned) => scanned,
             Err(error) => return Err(self.judged(error).await),
         };

@@ -105,6 +105,7 @@ impl From<Error> for Refused {
 pub async fn faults(snapshot: &Snapshot, changes: &Changes) -> Result<Vec<Fault>> {
     let job = Job::new(&snapshot.dataset, &snapshot.leaves);
     let (touched, mut faults) = by_fragment(changes);
+    snapshot.check_fragments(touched.keys())?;
     for (id, touched) in &touched {
         job.check(*id, touched, &mut faults).await?;
     }
@@ -123,7 +124,7 @@ pub async fn transaction(snapshot: &Snapshot, changes: &Changes) -> Result<Trans
     if !wrong.is_empty() {
         return Err(Refused::Faults(wrong));
     }
-    let job = Job::new(&snapshot.dataset, &snapshot.leaves);
+    let job = Job { target: snapshot.to_write(), ..Job::new(&snapshot.dataset, &snapshot.leaves) };
     Ok(job.transaction(changes).await?)
 }
 
@@ -182,6 +183,8 @@ impl Place {
 /// Column rewrites of one version.
 struct Job<'a> {
     dataset: &'a Arc<Dataset>,
+    /// What new rows are written to.
+    target: Arc<Dataset>,
     scannable: Arc<Dataset>,
     leaves: &'a Leaves,
     table: ArrowSchema,
@@ -190,7 +193,13 @@ struct Job<'a> {
 impl<'a> Job<'a> {
     fn new(dataset: &'a Arc<Dataset>, leaves: &'a Leaves) -> Self {
         let table = ArrowSchema::from(dataset.schema());
-        Self { dataset, scannable: scan::scannable(dataset), leaves, table }
+        Self {
+            dataset,
+            target: dataset.clone(),
+            scannable: scan::scannable(dataset),
+            leaves,
+            table,
+        }
     }
 
     async fn place(&self, id: u64) -> Result<Place> {
@@ -454,7 +463,7 @@ impl<'a> Job<'a> {
             allow_external_blob_outside_bases: true,
             ..WriteParams::default()
         };
-        let insert = InsertBuilder::new(self.dataset.clone()).with_params(&params);
+        let insert = InsertBuilder::new(self.target.clone()).with_params(&params);
         let written = insert.execute_uncommitted(batches.to_vec()).await;
         let written = written.map_err(|e| fault::of("write rows", e))?;
         match written.operation {

@@ -32,7 +32,7 @@ fn one_of_each_kind(name: &str) -> BTreeMap<String, String> {
 fn inspect_tells_of_every_kind_where_its_bytes_are() {
     let mut seen = Vec::new();
     for name in ["scalar", "managed", "managed_with_base", "external_base", "legacy_2_1"] {
-        let mount = Mount::new(Tables::shared().path(name));
+        let mount = Tables::shared().mount(name);
         for (kind, file) in one_of_each_kind(name) {
             let path = mount.at("latest").join(file);
             let found = inspected(&path);

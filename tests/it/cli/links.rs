@@ -17,6 +17,11 @@ struct Linked {
 
 impl Linked {
     fn new(options: &[&str]) -> Self {
+        Self::allowing(&[], options)
+    }
+
+    /// Mounted with leave to use these folders.
+    fn allowing(folders: &[&str], options: &[&str]) -> Self {
         let folder = folder();
         for directory in ["media/deep", "outside"] {
             fs::create_dir_all(folder.path().join(directory)).unwrap();
@@ -39,7 +44,11 @@ lance.write_dataset(rows, '{}', data_storage_version='2.2', initial_bases=bases)
             table.display()
         ));
         let staging = folder.path().join("staging");
-        let options = [&["--staging-dir", staging.to_str().unwrap()], options].concat();
+        let flag = |name: &&str| format!("--allow-external={}", folder.path().join(name).display());
+        let allowed: Vec<String> = folders.iter().map(flag).collect();
+        let allowed: Vec<&str> = allowed.iter().map(String::as_str).collect();
+        let options =
+            [&["--staging-dir", staging.to_str().unwrap()], &allowed[..], options].concat();
         let mount = Mount::with(&table, &options);
         Self { folder, mount }
     }
@@ -85,7 +94,7 @@ for d, blob in list(zip(ds.scanner(columns=['blob'], blob_handling='blobs_descri
 
 #[test]
 fn a_link_is_recorded_by_its_base() {
-    let linked = Linked::new(&[]);
+    let linked = Linked::allowing(&["media"], &[]);
     linked.link("1", &linked.uri("media/a%20b.txt"));
     linked.link("2", &format!("{}#bytes=2-5", linked.uri("media/deep/c.txt")));
     let told: Value = serde_json::from_str(&stdout(&linked.commit())).unwrap();
@@ -101,6 +110,8 @@ fn what_no_base_holds_needs_the_flag() {
     linked.link("2", &linked.uri("t.lance/data/x"));
     linked.link("3", "../../elsewhere");
     linked.link("4", "https://host.example/x");
+    // Nor is a base that is not trusted one.
+    linked.link("5", &linked.uri("media/deep/c.txt"));
     let mut faults = linked.faults();
     faults.sort();
     let outside = linked.uri("outside");
@@ -109,17 +120,16 @@ fn what_no_base_holds_needs_the_flag() {
         ("b/2|", "in the table itself".to_owned()),
         ("b/3|", "links inside a batch are not followed".to_owned()),
         ("b/4|", "find the store of https://host.example/x".to_owned()),
+        ("b/5|", format!("allow it with --allow-external {}", linked.uri("media/deep"))),
     ]) {
         assert!(fault.starts_with(place) && fault.contains(&hint), "{fault}");
     }
-    assert_eq!(faults.len(), 4);
+    assert_eq!(faults.len(), 5);
 }
 
 #[test]
 fn with_the_flag_the_uri_is_recorded_as_it_is() {
-    let allowed = folder();
-    let linked =
-        Linked::new(&["--allow-external", allowed.path().parent().unwrap().to_str().unwrap()]);
+    let linked = Linked::allowing(&["outside"], &[]);
     let uri = linked.uri("outside/d.txt");
     linked.link("1", &uri);
     linked.link("2", &format!("{uri}#bytes=0-2"));
@@ -132,7 +142,7 @@ fn with_the_flag_the_uri_is_recorded_as_it_is() {
 
 #[test]
 fn ingest_copies() {
-    let linked = Linked::new(&["--external-mode", "ingest"]);
+    let linked = Linked::allowing(&["media"], &["--external-mode", "ingest"]);
     linked.link("1", &format!("{}#bytes=2-5", linked.uri("media/deep/c.txt")));
     linked.link("2", &linked.uri("media/a%20b.txt"));
     stdout(&linked.commit());

@@ -5,7 +5,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::harness::{Tables, run, stderr, stdout};
+use crate::harness::{Put, Tables, run, stderr, stdout};
 
 fn verified(name: &str, arguments: &[&str]) -> (Option<i32>, Value) {
     let table = Tables::shared().path(name);
@@ -55,7 +55,9 @@ fn verify_finds_what_is_broken_in_every_table_and_nothing_else() {
         if newest["error"] == true || !newest["rows"].is_array() || name == "panicking" {
             continue;
         }
-        let (code, report) = verified(name, &[]);
+        let arguments = tables.arguments(name, Put::Here);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let (code, report) = verified(name, &arguments);
         let (failing, values, bytes) = wanted(name, false);
         assert_eq!(faults(&report), failing, "{name}");
         assert_eq!(code, Some(if failing.is_empty() { 0 } else { 5 }), "{name}");

@@ -148,7 +148,7 @@ fn s23_every_value_says_what_it_is_and_where() {
         .map(|name| format!("user.lancefs.{name}"));
     let mut count = 0;
     for table in ["history", "managed", "struct", "list", "legacy_2_1", "multibase", "prepared"] {
-        let mount = Mount::new(tables.path(table));
+        let mount = tables.mount(table);
         let latest = mount.at(std::fs::read_link(mount.at("latest")).unwrap());
         for entry in walkdir::WalkDir::new(&latest).into_iter().map(Result::unwrap) {
             let path = entry.path();

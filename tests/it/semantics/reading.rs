@@ -269,7 +269,7 @@ fn s30_a_file_that_fails_says_why() {
         ("legacy_0_1", "0/blob.bin", 5, "row 0"),
         ("panicking", "0/panicking[0].bin", 5, "panicking"),
     ] {
-        let mount = Mount::new(tables.path(table));
+        let mount = tables.mount(table);
         let path = mount.at("latest").join(file);
         assert_eq!(errno(std::fs::read(&path)), failure, "{table} {file}");
         assert!(mount.log().contains(words), "{table} {file}: not in the log");
