@@ -66,7 +66,7 @@ mod tests {
         SnapshotId { branch: None, version: Version::new(version), manifest: manifest.into() }
     }
 
-    fn list(versions: &[(u64, &str)]) -> Option<Arc<Versions>> {
+    fn list(versions: &[(u64, &str)]) -> Arc<Versions> {
         let entry = |&(version, manifest): &(u64, &str)| Entry {
             id: id(version, manifest),
             modified: UNIX_EPOCH,
@@ -74,38 +74,42 @@ mod tests {
             manifest_size: 1,
         };
         let entries = versions.iter().map(entry);
-        Some(Arc::new(entries.map(|entry| (entry.id.version, entry)).collect()))
+        Arc::new(entries.map(|entry| (entry.id.version, entry)).collect())
     }
 
     #[test]
     fn a_life_goes_on_while_a_version_stays_and_none_changes() {
         let lives = Lives::default();
-        let first = lives.of(&id(1, "a"), list(&[(1, "a")]));
+        let first = lives.of(&id(1, "a"), Some(list(&[(1, "a")])));
         let grown = list(&[(1, "a"), (2, "b")]);
-        assert_eq!(lives.of(&id(2, "b"), grown.clone()), first);
-        assert_eq!(lives.of(&id(1, "a"), grown), first);
-        assert_eq!(lives.of(&id(3, "c"), list(&[(2, "b"), (3, "c")])), first, "1 was cleaned up");
-        let recreated = lives.of(&id(2, "x"), list(&[(1, "w"), (2, "x")]));
+        assert_eq!(lives.of(&id(2, "b"), Some(grown.clone())), first);
+        assert_eq!(lives.of(&id(1, "a"), Some(grown)), first);
+        assert_eq!(
+            lives.of(&id(3, "c"), Some(list(&[(2, "b"), (3, "c")]))),
+            first,
+            "1 was cleaned up"
+        );
+        let recreated = lives.of(&id(2, "x"), Some(list(&[(1, "w"), (2, "x")])));
         assert_ne!(recreated, first);
-        assert_eq!(lives.of(&id(1, "w"), list(&[(1, "w"), (2, "x")])), recreated);
-        let other = lives.of(&id(7, "y"), list(&[(7, "y")]));
+        assert_eq!(lives.of(&id(1, "w"), Some(list(&[(1, "w"), (2, "x")]))), recreated);
+        let other = lives.of(&id(7, "y"), Some(list(&[(7, "y")])));
         assert!(other != recreated && other != first, "nothing tells that it is the same");
     }
 
     #[test]
     fn what_is_not_listed_is_a_life_of_its_own() {
         let lives = Lives::default();
-        let first = lives.of(&id(1, "a"), list(&[(1, "a")]));
+        let first = lives.of(&id(1, "a"), Some(list(&[(1, "a")])));
         let others = [
-            lives.of(&id(1, "b"), list(&[(1, "a")])),
+            lives.of(&id(1, "b"), Some(list(&[(1, "a")]))),
             lives.of(&id(1, "a"), None),
-            lives.of(&id(5, "a"), list(&[(1, "a")])),
+            lives.of(&id(5, "a"), Some(list(&[(1, "a")]))),
         ];
         assert!(!others.contains(&first), "{others:?}");
         let branch = SnapshotId { branch: Some("b".into()), ..id(1, "a") };
         let listed = Arc::new(Versions::from([(
             branch.version,
-            Entry { id: branch.clone(), ..list(&[(1, "a")]).unwrap()[&branch.version].clone() },
+            Entry { id: branch.clone(), ..list(&[(1, "a")])[&branch.version].clone() },
         )]));
         assert_ne!(lives.of(&branch, Some(listed)), first);
     }

@@ -105,7 +105,8 @@ pub fn told_apart(params: &ObjectStoreParams, base: Option<u32>) -> String {
         .collect();
     options.sort_unstable();
     let digest = Sha256::digest(options.concat());
-    digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    let first = digest.first_chunk().copied().unwrap_or_default();
+    format!("{:016x}", u64::from_be_bytes(first))
 }
 
 /// A key as the crate looks for it when keys are rotated: as the environment's variables, in small
