@@ -63,10 +63,7 @@ impl Fs {
             Node::Staged(ino) => self.staged_attr(*ino),
             Node::Commit => self.attr_of_commit(),
             Node::Version(slot) => {
-                let (time, ttl) = match self.version_time(*slot).await? {
-                    Committed::Known(time) => (time, WITHIN_VERSION),
-                    Committed::Unread(time) => (time, Duration::ZERO),
-                };
+                let (time, ttl) = believed(self.version_time(*slot).await?);
                 self.plain(node, FileKind::Directory, 0, time, ttl)
             }
             Node::Row(slot, row) => {
@@ -172,9 +169,7 @@ impl Fs {
             _ => None,
         };
         match self.table.catalog.latest(branch).await {
-            Ok(entry) => match self.table.committed(&entry).await {
-                Committed::Known(time) | Committed::Unread(time) => time,
-            },
+            Ok(entry) => believed(self.table.committed(&entry).await).0,
             Err(_) => self.started,
         }
     }
@@ -193,6 +188,14 @@ impl Fs {
             }
             Err(e) => Err(e),
         }
+    }
+}
+
+/// A version's time, and for how long.
+fn believed(committed: Committed) -> (SystemTime, Duration) {
+    match committed {
+        Committed::Known(time) => (time, WITHIN_VERSION),
+        Committed::Unread(time) => (time, Duration::ZERO),
     }
 }
 

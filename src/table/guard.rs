@@ -23,7 +23,7 @@ use crate::error::{Error, Kind, Result};
 /// Those of `work`; [`Kind::Table`] where it panics.
 pub fn here<T>(what: impl FnOnce() -> String, work: impl FnOnce() -> Result<T>) -> Result<T> {
     // What `work` was changing when it panicked is dropped with it.
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(what(), &*panic)))
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(&what(), &*panic)))
 }
 
 /// Waits for something of the crate that reads and decodes little.
@@ -36,7 +36,7 @@ pub async fn within<T>(
 ) -> Result<T> {
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(done) => done.map_err(|error| fault::of(what(), error)),
-        Err(panic) => Err(panicked(what(), &*panic)),
+        Err(panic) => Err(panicked(&what(), &*panic)),
     }
 }
 
@@ -56,12 +56,12 @@ pub async fn apart<T: Send + 'static>(
 
 fn ended_early(what: String, ended: JoinError) -> Error {
     match ended.try_into_panic() {
-        Ok(panic) => panicked(what, &*panic),
+        Ok(panic) => panicked(&what, &*panic),
         Err(ended) => Error::caused(Kind::Internal, what, ended),
     }
 }
 
-fn panicked(what: String, panic: &(dyn Any + Send)) -> Error {
+fn panicked(what: &str, panic: &(dyn Any + Send)) -> Error {
     let said = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
     Error::new(
@@ -79,6 +79,7 @@ mod tests {
     }
 
     async fn fails(text: String) -> lance::Result<()> {
+        tokio::task::yield_now().await;
         if text.is_empty() {
             return Err(lance::Error::invalid_input("empty"));
         }

@@ -79,7 +79,8 @@ fn numbers(file: &[u8]) -> Vec<usize> {
 /// Damages a file, and says how.
 fn damage(path: &Path, way: usize, random: &mut Random) -> String {
     let mut bytes = fs::read(path).unwrap();
-    let said = match way % 4 {
+    let is_text = path.extension().is_some_and(|extension| extension == "json");
+    let said = match if is_text { 2 + way % 2 } else { way % 4 } {
         0 | 1 => {
             let all = numbers(&bytes);
             // Of the many, those near the end are the ones that say where everything else is.

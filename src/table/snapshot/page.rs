@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use arrow_array::{Array as _, ArrayRef};
+use arrow_array::ArrayRef;
 use lance_core::datatypes::Schema;
 use object_store::ObjectStoreExt as _;
 
@@ -258,7 +258,7 @@ impl Page {
     }
 
     pub(super) fn weight(&self) -> u64 {
-        let arrays = self.columns.iter().flatten().map(|array| array.get_array_memory_size());
+        let arrays = self.columns.iter().flatten().map(arrow_array::Array::get_array_memory_size);
         units::u64_of(arrays.sum::<usize>() + self.addresses.len() * 16 + size_of::<Self>())
     }
 }

@@ -14,6 +14,7 @@ use lance_file::format::pbfile::ColumnMetadata;
 use prost::Message as _;
 
 use super::{Unsound, range};
+use crate::units;
 
 /// The footer's length, in bytes.
 pub const FOOTER: u64 = 40;
@@ -36,7 +37,7 @@ pub struct Tail<'a> {
 impl Tail<'_> {
     /// The bytes of a range of the file, if the tail has all of them.
     fn get(&self, of: &Range<u64>) -> Option<&[u8]> {
-        let start = self.size.checked_sub(self.bytes.len() as u64)?;
+        let start = self.size.checked_sub(units::u64_of(self.bytes.len()))?;
         let at = |offset: u64| usize::try_from(offset.checked_sub(start)?).ok();
         self.bytes.get(at(of.start)?..at(of.end)?)
     }
@@ -61,7 +62,7 @@ pub fn tail(tail: &Tail<'_>) -> Result<Option<u64>, Unsound> {
     for (offset, length) in entries(table) {
         let relative = offset.checked_sub(footer.metadata);
         let relative = relative.ok_or_else(|| format!("a column's metadata at {offset}"))?;
-        let place = range(relative, length, all.len() as u64, "a column's metadata")?;
+        let place = range(relative, length, units::u64_of(all.len()), "a column's metadata")?;
         let at = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
         let metadata = ColumnMetadata::decode(&all[at(place.start)..at(place.end)]);
         column(&metadata.map_err(|e| format!("a column's metadata: {e}"))?, tail.size)?;
@@ -154,11 +155,11 @@ mod tests {
         };
         let metadata = metadata.encode_to_vec();
         let mut file = vec![0; 8];
-        let at = file.len() as u64;
+        let at = units::u64_of(file.len());
         file.extend(&metadata);
-        let columns = file.len() as u64;
-        file.extend([at, metadata.len() as u64].map(u64::to_le_bytes).concat());
-        let buffers = file.len() as u64;
+        let columns = units::u64_of(file.len());
+        file.extend([at, units::u64_of(metadata.len())].map(u64::to_le_bytes).concat());
+        let buffers = units::u64_of(file.len());
         file.extend([0_u64, 8].map(u64::to_le_bytes).concat());
         file.extend([at, columns, buffers].map(u64::to_le_bytes).concat());
         file.extend([1_u32, 1].map(u32::to_le_bytes).concat());
@@ -168,7 +169,7 @@ mod tests {
     }
 
     fn look(file: &[u8]) -> Result<Option<u64>, Unsound> {
-        tail(&Tail { bytes: file, size: file.len() as u64 })
+        tail(&Tail { bytes: file, size: units::u64_of(file.len()) })
     }
 
     #[test]
@@ -198,12 +199,12 @@ mod tests {
     #[test]
     fn a_tail_that_is_too_short_says_what_is_missing() {
         let whole = file((0, 8), 2);
-        let size = whole.len() as u64;
+        let size = units::u64_of(whole.len());
         for short in 40..whole.len() {
             let bytes = &whole[whole.len() - short..];
             match tail(&Tail { bytes, size }) {
                 Ok(None) => assert!(short >= whole.len() - 8),
-                Ok(Some(from)) => assert!(from < size - short as u64 && from >= 8),
+                Ok(Some(from)) => assert!(from < size - units::u64_of(short) && from >= 8),
                 Err(why) => panic!("{short}: {why}"),
             }
         }

@@ -9,6 +9,7 @@
 use arrow_ipc::{Block, Message, RecordBatch, Type, root_as_footer, root_as_message};
 
 use super::{Unsound, range};
+use crate::units;
 
 /// The most rows that one file may delete. The writer goes over to bitmaps at 5,000; a fragment of
 /// so many rows would have a file of 64 MiB.
@@ -30,7 +31,7 @@ const NOT_COMPRESSED: i64 = -1;
 /// # Errors
 /// What in it is larger than the file or than any such file is.
 pub fn arrow(file: &[u8]) -> Result<(), Unsound> {
-    let size = file.len() as u64;
+    let size = units::u64_of(file.len());
     let before = file.len().checked_sub(TRAILER).ok_or("it has no footer")?;
     let trailer = &file[before..];
     if &trailer[4..] != MAGIC {
@@ -89,7 +90,7 @@ fn rows(batch: &RecordBatch<'_>, body: &[u8]) -> Result<(), Unsound> {
     for buffer in batch.buffers().iter().flatten() {
         let number = |of: i64| u64::try_from(of).map_err(|_| format!("a buffer at or of {of}"));
         let (offset, length) = (number(buffer.offset())?, number(buffer.length())?);
-        let place = range(offset, length, body.len() as u64, "a buffer")?;
+        let place = range(offset, length, units::u64_of(body.len()), "a buffer")?;
         if batch.compression().is_none() || length == 0 {
             continue;
         }
@@ -106,8 +107,6 @@ fn rows(batch: &RecordBatch<'_>, body: &[u8]) -> Result<(), Unsound> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashSet;
-
     use lance_core::utils::deletion::DeletionVector;
     use lance_io::object_store::ObjectStore;
     use lance_table::io::deletion::{deletion_file_path, read_deletion_file, write_deletion_file};
@@ -118,7 +117,7 @@ mod tests {
     #[tokio::test]
     async fn no_length_reaches_the_crate_that_the_file_cannot_have() {
         let (store, base) = (ObjectStore::memory(), Path::from("t"));
-        let rows = DeletionVector::Set(HashSet::from_iter(0..1000));
+        let rows = DeletionVector::Set((0..1000).collect());
         let written = write_deletion_file(&base, 7, 3, &rows, &store).await.unwrap().unwrap();
         let path = deletion_file_path(&base, 7, &written);
         let whole = store.read_one_all(&path).await.unwrap();

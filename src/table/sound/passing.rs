@@ -23,6 +23,7 @@ use object_store::{
 };
 
 use super::{data, deletion};
+use crate::units;
 
 /// The longest read that is taken for the crate's first one of a data file, in bytes: it reads a
 /// block of 64 KiB.
@@ -88,7 +89,7 @@ impl Passing {
             extensions: extensions.clone(),
         };
         let bytes = again.bytes().await?;
-        let is_all = bytes.len() as u64 == size;
+        let is_all = units::u64_of(bytes.len()) == size;
         let looked = match looked {
             Looked::Deletions if is_all => deletion::arrow(&bytes).map(|()| None),
             // A part of one: the crate reads them whole.
@@ -104,7 +105,7 @@ impl Passing {
     }
 
     async fn look_at_rest(&self, location: &Path, from: u64, end: &Bytes, size: u64) -> Result<()> {
-        let known = size - (end.len() as u64).min(size);
+        let known = size - units::u64_of(end.len()).min(size);
         if from >= known || size - from > METADATA {
             return Err(unsound(location, &format!("metadata from {from} of {size} bytes on")));
         }

@@ -210,7 +210,7 @@ impl<'a> Job<'a> {
         })?;
         let what = || format!("look at the rows of fragment {id}");
         let fragment = FileFragment::new(self.dataset.clone(), metadata.clone());
-        sound::check(&self.dataset, fragment.metadata(), Fields::All).await?;
+        sound::check(self.dataset, fragment.metadata(), Fields::All).await?;
         let rows = fragment.physical_rows().await.map_err(|e| fault::of(what(), e))?;
         let deleted = fragment.get_deletion_vector().await.map_err(|e| fault::of(what(), e))?;
         let mut deleted: Vec<u32> =
