@@ -94,6 +94,7 @@ impl Exit {
             | Kind::Table
             | Kind::Descriptor
             | Kind::Stale
+            | Kind::Renewed
             | Kind::Timeout
             | Kind::Invalid
             | Kind::ReadOnly

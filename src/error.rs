@@ -24,6 +24,9 @@ pub enum Kind {
     Descriptor,
     /// The version was removed, or the table recreated, beneath an inode the kernel still holds.
     Stale,
+    /// The object became another one since the kernel was told of it: whoever looks the name up anew
+    /// gets that one. Most programs never see it, because the kernel does so by itself.
+    Renewed,
     /// Refused by the External policy or by the store's credentials.
     Denied,
     /// No answer within the deadline, retries included.

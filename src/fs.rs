@@ -10,12 +10,15 @@
 //! 3. Nothing is kept for a name that was looked up: numbers are decoded (`tree::ino`), texts are
 //!    in a small cache, handles live as long as the file is open. What is staged is the exception;
 //!    there the numbers are the disk's.
-//! 4. Everything but `staging/` is read-only, whatever the caller may do: [`change`] asks the node
+//! 4. The object of a value can become another one: an External object is somebody else's, and what is
+//!    on a disk can be cut. Then the value gets another inode under its number ([`Generations`]).
+//! 5. Everything but `staging/` is read-only, whatever the caller may do: [`change`] asks the node
 //!    before anything else. A batch that was committed must be gone at once, so the kernel
 //!    remembers nothing of what `staging/` and `commit/` hold ([`DEEPER`] is for what lies deeper).
 
 mod attr;
 mod change;
+mod generations;
 mod handles;
 mod lookup;
 mod open;
@@ -25,6 +28,7 @@ mod staging;
 mod status;
 mod xattr;
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -35,7 +39,7 @@ use crate::staging::spool::Stat;
 use crate::store::RangeRead;
 use crate::store::lru::Lru;
 use crate::table::{Snapshot, Table};
-use crate::tree::{LeafIndex, Node, Slot};
+use crate::tree::{self, LeafIndex, Node, Slot};
 use crate::units::{ByteLen, Ino, RowIndex};
 
 pub use crate::staging::commit::Commit;
@@ -47,6 +51,7 @@ pub use readdir::Sink;
 pub use staging::{Staging, Writable};
 pub use status::{Counter, Counters, Space};
 
+use generations::Generations;
 use handles::Handles;
 
 /// How long names and attributes within a version are believed: they never change, a day is enough
@@ -80,7 +85,8 @@ pub struct Look {
 pub struct Attr {
     /// Its number.
     pub ino: Ino,
-    /// Tells it from an earlier node of the same number; 0 but for what is staged.
+    /// Tells it from an earlier node of the same number; 0 but for what is staged and for values whose
+    /// object can become another one.
     pub generation: u64,
     /// What it is.
     pub kind: FileKind,
@@ -129,6 +135,7 @@ pub struct Fs {
     /// Objects that staged files refer to, open.
     referred: Lru<refer::ObjectKey, Arc<dyn RangeRead>>,
     failures: Mutex<LruCache<Ino, String>>,
+    generations: Generations,
     counters: Counters,
 }
 
@@ -145,6 +152,7 @@ impl Fs {
             texts: Lru::new(TEXTS_BYTES),
             referred: Lru::new(refer::REFERRED),
             failures: Mutex::new(LruCache::new(most)),
+            generations: Generations::default(),
             counters: Counters::default(),
         }
     }
@@ -174,6 +182,7 @@ impl Fs {
             | Kind::IsDirectory
             | Kind::NameTooLong
             | Kind::Refused
+            | Kind::Renewed
             | Kind::Unsupported => {
                 tracing::debug!(operation, %ino, %error, "refused");
                 return;
@@ -208,6 +217,16 @@ impl Fs {
     /// Forgets a failure, because its number is that of something new.
     fn forgive(&self, ino: Ino) {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).pop(&ino);
+    }
+
+    /// Says that the inode of a number is to end: gives a path in the mount whose lookup ends it.
+    pub fn renew(&self, ino: Ino) -> PathBuf {
+        Path::new(tree::CONTROL).join(self.generations.announce(ino))
+    }
+
+    /// Whether nobody has looked that path up yet.
+    pub fn is_renewing(&self, ino: Ino) -> bool {
+        self.generations.is_announced(ino)
     }
 
     fn number(&self, node: &Node) -> Result<Ino> {

@@ -21,6 +21,10 @@
 //! 6. A table's files have names that somebody else chose: a local object is opened beneath a folder
 //!    and through no link ([`LocalPlace`]).
 //!
+//! 6. Objects of somebody else change when they like: who must know what one is now has it looked at
+//!    ([`Opener::look`]) and opened as what it is ([`Opener::open_now`]), and is told when it becomes
+//!    another one (`pinned`; `cached`, difficulty 4).
+//!
 //! [`Opener::open`] is the one place where a stack of layers is put together.
 
 mod blocks;
@@ -36,6 +40,7 @@ pub mod lru;
 mod meter;
 mod opener;
 mod pace;
+mod pinned;
 mod readahead;
 mod remote;
 mod span;

@@ -31,6 +31,7 @@ pub mod remedy;
 mod rows;
 mod scan;
 mod schema;
+mod sizes;
 mod snapshot;
 mod sound;
 mod source;
@@ -65,15 +66,14 @@ pub use uri::redacted;
 pub use values::Element;
 
 use locate::Locator;
-use snapshot::{Pages, Sizes};
+use sizes::Sizes;
+use snapshot::Pages;
 
 /// Snapshots that stay open. Each holds its manifest (a few KiB to some MiB); a walk over 10,000
 /// versions must not hold them all.
 const OPEN_SNAPSHOTS: u64 = 16;
 /// Memory for pages of descriptors and columns, in bytes: some million descriptors.
 const PAGES_BYTES: u64 = 64 << 20;
-/// External objects whose length is remembered.
-const SIZES: u64 = 65_536;
 
 /// How a table is shown.
 #[derive(Clone, Debug, Default)]
@@ -153,7 +153,7 @@ impl Table {
             committed: Mutex::default(),
             newest: Mutex::default(),
             pages: Arc::new(Lru::new(PAGES_BYTES)),
-            sizes: Arc::new(Lru::new(SIZES)),
+            sizes: Arc::new(Sizes::new(options.refresh)),
         })
     }
 

@@ -17,7 +17,9 @@ impl Fs {
     /// [`Kind::Stale`] for a number whose version is gone; for a value, why it cannot be resolved.
     pub async fn getattr(&self, ino: Ino) -> Result<Attr> {
         let node = self.node(ino)?;
-        self.attr(&node).await
+        let attr = self.attr(&node).await?;
+        self.is_told(&node, &attr)?;
+        Ok(attr)
     }
 
     /// Where a symlink points.
@@ -83,17 +85,43 @@ impl Fs {
                 )
             }
             Node::Value(slot, row, leaf, ordinal) => {
-                let snapshot = self.snapshot(*slot).await?;
-                let (_, value) = self.value(&snapshot, *row, *leaf, *ordinal).await?;
-                let size = value.interval.len.get();
-                self.plain(node, FileKind::File, size, snapshot.committed, WITHIN_VERSION)
+                self.attr_of_value(node, *slot, *row, (*leaf, *ordinal)).await
             }
         }
     }
 
+    async fn attr_of_value(
+        &self,
+        node: &Node,
+        slot: Slot,
+        row: RowIndex,
+        (leaf, ordinal): (LeafIndex, Ordinal),
+    ) -> Result<Attr> {
+        let snapshot = self.snapshot(slot).await?;
+        let (_, value) = self.value(&snapshot, row, leaf, ordinal).await?;
+        let size = value.interval.len.get();
+        let attr = self.plain(node, FileKind::File, size, snapshot.committed, WITHIN_VERSION)?;
+        Ok(match &value.looked {
+            // The object may become another one.
+            Some(meta) => Attr { generation: meta.digest().into(), ttl: self.look.refresh, ..attr },
+            None => Attr { generation: self.generations.of(attr.ino).into(), ..attr },
+        })
+    }
+
     /// The attributes of a file that cannot be made: there, and nothing else is known.
     pub(super) fn bare(&self, node: &Node, time: SystemTime) -> Result<Attr> {
-        self.plain(node, FileKind::File, 0, time, Duration::ZERO)
+        let attr = self.plain(node, FileKind::File, 0, time, Duration::ZERO)?;
+        Ok(Attr { generation: self.generations.of(attr.ino).into(), ..attr })
+    }
+
+    /// Whether the kernel was told of a value as what it is; else it must look the name up anew.
+    pub(super) fn is_told(&self, node: &Node, attr: &Attr) -> Result<()> {
+        if matches!(node, Node::Value(..))
+            && attr.generation != u64::from(self.generations.of(attr.ino))
+        {
+            return Err(Error::new(Kind::Renewed, format!("{node:?} is another object now")));
+        }
+        Ok(())
     }
 
     /// A value, with its row.

@@ -1,6 +1,7 @@
 //! From a name in a directory to a node.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Fs, Looked, WITHIN_VERSION, not_directory};
 use crate::error::{Error, Kind, Result};
@@ -23,6 +24,12 @@ impl Fs {
         if let Node::Staging | Node::Staged(_) | Node::Commit = parent {
             return self.lookup_staged(&parent, name);
         }
+        if matches!(parent, Node::Control)
+            && let Some(ino) = self.generations.named(name)
+        {
+            let attr = self.bare(&self.node(ino)?, self.started)?;
+            return Ok(Looked::Found(attr, Duration::ZERO));
+        }
         let node = self.child(&parent, name).await?;
         let refresh = self.look.refresh;
         match (node, parent) {
@@ -42,7 +49,12 @@ impl Fs {
     /// looked up again by the next who asks.
     async fn looked_file(&self, node: Node, slot: Slot) -> Result<Looked> {
         let error = match self.attr(&node).await {
-            Ok(attr) => return Ok(Looked::Found(attr, WITHIN_VERSION)),
+            Ok(attr) => {
+                if let Ok(generation) = u32::try_from(attr.generation) {
+                    self.generations.tell(attr.ino, generation);
+                }
+                return Ok(Looked::Found(attr, WITHIN_VERSION));
+            }
             Err(error) => error,
         };
         match error.kind() {

@@ -10,11 +10,11 @@ use super::handles::{OpenFile, OpenValue};
 use super::{Counter, Fs, Handle, is_directory, place, place_of_value};
 use crate::error::{Error, Kind, Result};
 use crate::staging::Reference;
-use crate::store::{Interval, Opener, Place};
+use crate::store::{Interval, Place, RangeRead};
 use crate::table::descriptor::BlobKind;
-use crate::table::{self, Value};
-use crate::tree::Node;
-use crate::units::{self, BlobOffset, ByteLen, Ino, ObjectOffset};
+use crate::table::{self, Snapshot, Value};
+use crate::tree::{LeafIndex, Node};
+use crate::units::{self, BlobOffset, ByteLen, Ino, ObjectOffset, Ordinal, RowIndex};
 
 /// An open file, and whether the kernel may keep its pages.
 #[derive(Clone, Debug)]
@@ -58,17 +58,7 @@ impl Fs {
         let (file, content) = match &node {
             Node::Value(slot, row, leaf, ordinal) => {
                 let snapshot = self.snapshot(*slot).await?;
-                let (page, value) = self.value(&snapshot, *row, *leaf, *ordinal).await?;
-                let reference = match self.spool() {
-                    Some(_) => snapshot.reference(&page, (*leaf, *ordinal), value.interval)?,
-                    None => None,
-                };
-                let place = place_of_value(&snapshot, *row, *leaf)?;
-                let opened = open_value(&self.table.opener, &value, reference, place.clone())
-                    .await
-                    .map_err(|e| e.at(place))?;
-                let foreign = value.located.kind == BlobKind::External;
-                (opened, if foreign { Content::Foreign } else { Content::Immutable })
+                self.open_value(ino, &snapshot, *row, (*leaf, *ordinal)).await?
             }
             Node::VersionJson(_) | Node::RowJson(..) => {
                 (OpenFile::Text(self.text(&node).await?), Content::Immutable)
@@ -99,6 +89,41 @@ impl Fs {
             _ => None,
         };
         Ok(Opened { handle: self.handles.open_file(file), content, same_as })
+    }
+
+    async fn open_value(
+        &self,
+        ino: Ino,
+        snapshot: &Arc<Snapshot>,
+        row: RowIndex,
+        (leaf, ordinal): (LeafIndex, Ordinal),
+    ) -> Result<(OpenFile, Content)> {
+        snapshot.look_ahead(row);
+        let open = async {
+            let page = snapshot.row(row).await?;
+            let (value, object) = snapshot.open(&page, leaf, ordinal).await?;
+            Ok((page, value, object))
+        };
+        let (page, value, object) = open.await.map_err(|e: Error| e.at(place(snapshot, row)))?;
+        if let Some(meta) = &value.looked
+            && meta.digest() != self.generations.of(ino)
+        {
+            // What the kernel has is of the object that was there before.
+            let text = format!("{} is another object now", value.located.object.uri);
+            return Err(Error::new(Kind::Renewed, text));
+        }
+        let reference = match self.spool() {
+            Some(_) => snapshot.reference(&page, (leaf, ordinal), value.interval)?,
+            None => None,
+        };
+        let place = place_of_value(snapshot, row, leaf)?;
+        let opened = match object {
+            Some(object) => open_object(object, &value, reference, place.clone()).await,
+            None => Ok(OpenFile::Text(Arc::default())),
+        };
+        let foreign = value.located.kind == BlobKind::External;
+        let content = if foreign { Content::Foreign } else { Content::Immutable };
+        Ok((opened.map_err(|e| e.at(place))?, content))
     }
 
     /// Reads up to `len` bytes; fewer only at the end of the file.
@@ -158,19 +183,15 @@ impl Fs {
     }
 }
 
-/// Opens the object of a value. A local object that is too short for the value is found out here,
-/// before a byte of it has been given to anybody; an empty value needs no object.
-async fn open_value(
-    opener: &Opener,
+/// A value whose object is open. A local object that is too short for the value is found out here,
+/// before a byte of it has been given to anybody.
+async fn open_object(
+    object: Arc<dyn RangeRead>,
     value: &Value,
     reference: Option<Reference>,
     place: String,
 ) -> Result<OpenFile> {
     let interval = value.interval;
-    if interval.len.get() == 0 {
-        return Ok(OpenFile::Text(Arc::default()));
-    }
-    let object = opener.open(&value.located.object)?;
     let mut whole = None;
     if matches!(value.located.object.place, Place::Local(_)) {
         let length = object.length().await?;

@@ -1,8 +1,10 @@
 //! Extended attributes: what a value is and where its bytes are.
 
+use std::sync::Arc;
+
 use super::{Fs, place_of_value};
 use crate::error::{Error, Kind, Result};
-use crate::store::{Interval, Opener};
+use crate::store::{Interval, RangeRead};
 use crate::table::{Row, Value};
 use crate::tree::Node;
 use crate::units::{ByteLen, Ino};
@@ -64,12 +66,17 @@ impl Fs {
         }
         let Node::Value(slot, row, leaf, ordinal) = self.node(ino)? else { return Err(none()) };
         let snapshot = self.snapshot(slot).await?;
+        if name == MIME_TYPE {
+            let page = snapshot.row(row).await?;
+            let sniffed = async {
+                let (value, object) = snapshot.open(&page, leaf, ordinal).await?;
+                sniff(object, &value).await
+            };
+            let place = place_of_value(&snapshot, row, leaf)?;
+            return sniffed.await.map_err(|e: Error| e.at(place));
+        }
         let (page, value) = self.value(&snapshot, row, leaf, ordinal).await?;
         let field_id = snapshot.leaf(leaf)?.field_id;
-        if name == MIME_TYPE {
-            let place = place_of_value(&snapshot, row, leaf)?;
-            return sniff(&self.table.opener, &value).await.map_err(|e| e.at(place));
-        }
         Ok(describe(&page, &value, field_id)
             .into_iter()
             .find_map(|(n, v)| (n == name).then_some(v))
@@ -105,12 +112,9 @@ fn describe(row: &Row, value: &Value, field_id: i32) -> [(&'static str, String);
     ]
 }
 
-async fn sniff(opener: &Opener, value: &Value) -> Result<String> {
+async fn sniff(object: Option<Arc<dyn RangeRead>>, value: &Value) -> Result<String> {
     let len = value.interval.len.get().min(SNIFF_BYTES);
-    if len == 0 {
-        return Ok(UNKNOWN_TYPE.to_owned());
-    }
-    let object = opener.open(&value.located.object)?;
+    let Some(object) = object.filter(|_| len > 0) else { return Ok(UNKNOWN_TYPE.to_owned()) };
     let head =
         object.read(Interval { offset: value.interval.offset, len: ByteLen::new(len) }).await?;
     Ok(infer::get(&head).map_or(UNKNOWN_TYPE, |kind| kind.mime_type()).to_owned())

@@ -10,7 +10,7 @@ pub fn errno(kind: Kind) -> Errno {
         Kind::NotFound => Errno::ENOENT,
         Kind::ReadOnly => Errno::EROFS,
         Kind::Payload | Kind::Table | Kind::Descriptor | Kind::Internal => Errno::EIO,
-        Kind::Stale => Errno::ESTALE,
+        Kind::Stale | Kind::Renewed => Errno::ESTALE,
         Kind::Denied => Errno::EACCES,
         Kind::Timeout => Errno::ETIMEDOUT,
         Kind::Invalid => Errno::EINVAL,

@@ -180,22 +180,24 @@ impl Publisher {
         range: Option<(u64, u64)>,
     ) -> Result<Stored> {
         let source = newest.foreign(uri).await?;
+        let before = self.table.opener.look(&source).await?;
         let interval = match range {
             Some((offset, len)) => {
                 Interval { offset: ObjectOffset::new(offset), len: ByteLen::new(len) }
             }
-            None => Interval {
-                offset: ObjectOffset::new(0),
-                len: self.table.opener.open(&source)?.length().await?,
-            },
+            None => Interval { offset: ObjectOffset::new(0), len: before.length },
         };
         if interval.len.get() == 0 {
             return Ok(Stored::Empty);
         }
         let object = upload::object_name();
         work.write(Step::Opened { object: object.clone() })?;
-        let piece = Piece::Object(source, interval);
+        let piece = Piece::Object(source.clone(), interval);
         self.deposit.put(&object, &[piece], &work.progress).await?;
+        if self.table.opener.look(&source).await? != before {
+            let text = format!("{} was changed while it was copied; commit again", source.uri);
+            return Err(Error::new(Kind::Payload, text));
+        }
         Ok(of_file(&object, 0, interval.len.get()))
     }
 

@@ -23,6 +23,7 @@
 //!    snapshot that kept it names the object, and else the store is asked once whether the object has
 //!    that tag still ([`Object::recall`]).
 
+mod identity;
 mod trip;
 
 use std::ops::Range;
@@ -33,18 +34,18 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::{OnceCell, Semaphore};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::blocks::{Blocks, Extent, Found, ObjectId};
 use super::buffers::{Buffers, Filling};
-use super::disk::{Disk, Known};
+use super::disk::Disk;
 use super::fetch::{Fetch, Meta};
 use super::flight::{Flight, Patience};
 use super::meter::Figures;
 use super::pace::{self, Readers};
 use super::readahead::Streams;
 use super::span;
-use super::{Interval, ObjectRef, Origin, Owner, RangeRead};
+use super::{Interval, ObjectRef, Owner, RangeRead};
 use crate::error::{Error, Kind, Result};
 use crate::units::{self, BlockNumber, ByteLen};
 use trip::{Leave, Trip};
@@ -190,6 +191,20 @@ impl Cached {
         }))
     }
 
+    /// What the store says of it now.
+    ///
+    /// # Errors
+    /// As [`RangeRead::length`].
+    pub async fn head(&self) -> Result<Meta> {
+        self.0.from.head().await
+    }
+
+    /// Whether it is what the store says now, as far as that tells; else it is replaced. The first
+    /// word of the store counts for all that follow.
+    pub fn is_still(&self, now: &Meta) -> bool {
+        self.0.describe(now).is_ok()
+    }
+
     /// Whether the store has answered with another object under this name.
     pub fn is_replaced(&self) -> bool {
         self.0.replaced.load(Ordering::Relaxed)
@@ -261,12 +276,8 @@ impl Object {
             return Ok(*length);
         }
         let meta = self.from.head().await?;
-        if meta.tag.is_some() {
-            self.compare(&meta)?;
-            return Ok(meta.length);
-        }
-        // Without a tag only its length can be compared with that of what is read later.
-        Ok(*self.described.get_or_init(|| meta.length))
+        self.describe(&meta)?;
+        Ok(meta.length)
     }
 
     /// What a read's bytes are or come with, in order and as far as the object goes; starts what is
@@ -405,64 +416,6 @@ impl Object {
             .get()
             .map_or(u64::MAX, |known| known.length.get().div_ceil(self.shared.sizes.block.get()));
         span.start..span.end.min(end)
-    }
-
-    /// The disk cache, for an object that it may keep, and what names the object.
-    fn disk(&self) -> Option<(&Disk, &Origin)> {
-        match &self.owner {
-            Owner::Lance(origin) => Some((self.shared.disk.as_ref()?, origin)),
-            Owner::Others => None,
-        }
-    }
-
-    /// What the disk cache finds its blocks by; nothing where only the length is known.
-    fn known(&self) -> Option<Known<'_>> {
-        let meta = self.known.get().filter(|meta| meta.tag.is_some())?;
-        Some(Known { name: &self.name, meta, block: self.shared.sizes.block })
-    }
-
-    /// Finds out, once, whether what the disk cache has under the object's name is of this object.
-    async fn recall(&self) {
-        let Some((disk, origin)) = self.disk() else { return };
-        let recall = || async {
-            let Some((meta, named_by)) = disk.meta(&self.name).await else { return };
-            if *named_by != *origin.snapshot {
-                // Another snapshot kept it, perhaps of a table that was dropped since.
-                let asked = timeout(self.shared.patience.stall, self.from.head()).await;
-                match asked {
-                    Ok(Ok(now)) if now == meta => {
-                        disk.keep_meta(&self.name, &meta, &origin.snapshot);
-                    }
-                    Ok(Ok(_)) => return disk.forget(&self.name),
-                    // The first answer with bytes will tell.
-                    Ok(Err(_)) | Err(_) => return,
-                }
-            }
-            let _ = self.known.set(meta);
-        };
-        if self.known.get().is_none() {
-            self.recalled.get_or_init(recall).await;
-        }
-    }
-
-    /// Compares an answer with the first one.
-    fn compare(&self, meta: &Meta) -> Result<()> {
-        let known = self.known.get_or_init(|| {
-            if let Some((disk, origin)) = self.disk() {
-                disk.keep_meta(&self.name, meta, &origin.snapshot);
-            }
-            meta.clone()
-        });
-        let is_described = self.described.get().is_none_or(|length| *length == meta.length);
-        if known == meta && is_described {
-            return Ok(());
-        }
-        self.replaced.store(true, Ordering::Relaxed);
-        if let Some((disk, _)) = self.disk() {
-            disk.forget(&self.name);
-        }
-        let text = format!("{} was replaced while it was read: {known:?}, now {meta:?}", self.uri);
-        Err(Error::new(Kind::Stale, text))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use sha2::{Digest as _, Sha256};
 
 use super::Interval;
 use crate::error::Result;
@@ -21,6 +22,17 @@ pub struct Meta {
     /// The `ETag`, else the time at which it was written, where the store gives either: another tag
     /// is another object under the same name.
     pub tag: Option<Arc<str>>,
+}
+
+impl Meta {
+    /// A number that another object is most unlikely to have.
+    pub fn digest(&self) -> u32 {
+        let tag = self.tag.as_deref().unwrap_or_default();
+        let [a, b, c, d, ..] = Sha256::digest(format!("{} {tag}", self.length))[..] else {
+            return 1;
+        };
+        u32::from_be_bytes([a, b, c, d])
+    }
 }
 
 /// An answer whose bytes are on their way.

@@ -11,10 +11,12 @@ use lru::LruCache;
 
 use super::blocks::ObjectId;
 use super::cached::{Cached, Shared};
+use super::pinned::Pinned;
 use super::{
-    Disk, Figures, Local, Meter, ObjectKey, ObjectRef, Patience, Place, RangeRead, Remote, Sizes,
+    Disk, Figures, Local, Meta, Meter, ObjectKey, ObjectRef, Patience, Place, RangeRead, Remote,
+    Sizes,
 };
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::units::ByteLen;
 
 /// Objects that are remembered: each is some hundred bytes and its streams. A table of Dedicated
@@ -92,6 +94,46 @@ impl Opener {
                 Arc::new(self.cached(object, remote))
             }
         })
+    }
+
+    /// Whether something that was read of an object may be in memory.
+    pub fn is_known(&self, object: &ObjectRef) -> bool {
+        let objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        objects.contains(&object.key())
+    }
+
+    /// What an object is now: of a store, one HEAD.
+    ///
+    /// # Errors
+    /// As [`RangeRead::length`].
+    pub async fn look(&self, object: &ObjectRef) -> Result<Meta> {
+        Ok(self.open_now(object).await?.1)
+    }
+
+    /// Opens an object as what it is now, and says what that is: if it becomes another one, reading
+    /// fails. Of a store, one HEAD.
+    ///
+    /// # Errors
+    /// As [`RangeRead::length`].
+    pub async fn open_now(&self, object: &ObjectRef) -> Result<(Arc<dyn RangeRead>, Meta)> {
+        if let Place::Remote(store, path) = &object.place {
+            let remote = || Remote::new(store.clone(), path.clone(), object.uri.clone());
+            let known = self.cached(object, remote());
+            let meta = known.head().await?;
+            if known.is_still(&meta) {
+                return Ok((Arc::new(known), meta));
+            }
+            let now = self.cached(object, remote());
+            // It is not, where it was replaced once more: then the next read fails.
+            now.is_still(&meta);
+            return Ok((Arc::new(now), meta));
+        }
+        let opened = self.open(object)?;
+        let file = opened
+            .file()
+            .ok_or_else(|| Error::new(Kind::Internal, format!("{} is no file", object.uri)))?;
+        let (pinned, meta) = Pinned::new(opened, file)?;
+        Ok((Arc::new(pinned), meta))
     }
 
     /// What has been asked of stores.

@@ -111,8 +111,11 @@ impl Snapshot {
     async fn are_same(&self, before: &Value, after: &Value) -> Result<bool> {
         let is_inline = |value: &Value| value.located.kind == BlobKind::Inline;
         if !is_inline(before) || !is_inline(after) {
-            return Ok(before.located.object.uri == after.located.object.uri
-                && before.interval == after.interval);
+            let place = |value: &Value| {
+                let object = &value.located.object;
+                (object.store.clone(), object.uri.clone(), value.interval)
+            };
+            return Ok(place(before) == place(after));
         }
         if before.interval.len != after.interval.len {
             return Ok(false);

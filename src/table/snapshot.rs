@@ -10,8 +10,8 @@
 //!
 //! 1. Descriptors and columns are read a page of rows at a time, and a page that failed must not stay:
 //!    [`page`].
-//! 2. An External value may not record its size: it is looked up once and remembered
-//!    ([`Sizes`]), so that a file's size stays what it was.
+//! 2. An External value may not record its size: it is the object's, for as long as that stays the same
+//!    one ([`Sizes`], [`Snapshot::open`]).
 //! 3. A walk over rows in order must not wait for each page: the next one is fetched while the walk
 //!    is in the second half of one ([`Snapshot::look_ahead`]).
 //! 4. `row.json` needs columns that may be wide: how many rows are scanned at once is decided by
@@ -34,12 +34,12 @@ use super::locate::{Located, Locator};
 use super::rows::{Place, Rows};
 use super::scan;
 use super::schema::{Leaf, Leaves};
+use super::sizes::Sizes;
 use super::sound::{self, Fields};
 use crate::error::{Error, Kind, Result};
-use crate::store::lru::Lru;
-use crate::store::{Interval, ObjectKey, ObjectRef, Opener};
+use crate::store::{Interval, Meta, ObjectRef, Opener, RangeRead};
 use crate::tree::{LeafIndex, Slot, SnapshotId};
-use crate::units::{self, ByteLen, ObjectOffset, Ordinal, RowIndex};
+use crate::units::{self, Ordinal, RowIndex};
 
 use page::What;
 pub use page::{Pages, Row};
@@ -52,9 +52,6 @@ const COLUMNS_BYTES: u64 = 256 << 10;
 /// How many fragments are asked for their row count at once, where the manifest has none.
 const COUNT_PARALLELISM: usize = 16;
 
-/// The lengths of External objects that record none.
-pub type Sizes = Lru<ObjectKey, ByteLen>;
-
 /// A value that is there, resolved as far as its descriptor allows.
 #[derive(Clone, Debug)]
 pub struct Value {
@@ -62,6 +59,8 @@ pub struct Value {
     pub located: Located,
     /// The interval of the object that is the value.
     pub interval: Interval,
+    /// What the object is, where its size is not recorded and had to be found out.
+    pub looked: Option<Meta>,
 }
 
 /// One version, open.
@@ -205,6 +204,54 @@ impl Snapshot {
     /// [`Kind::NotFound`] where it is null or there is no such element; the kinds of
     /// [`descriptor::read`], of [`Locator::locate`], and of the object's length.
     pub async fn value(&self, row: &Row, leaf: LeafIndex, ordinal: Ordinal) -> Result<Value> {
+        let located = self.locate(row, leaf, ordinal).await?;
+        let (interval, looked) = match located.extent {
+            Extent::Known(interval) => (interval, None),
+            Extent::WholeObject(offset) => {
+                let meta = self.sizes.of(&self.opener, &located.object).await;
+                let meta = meta.map_err(|e| self.in_field(leaf, e))?;
+                (Interval { offset, len: meta.length }, Some(meta))
+            }
+        };
+        Ok(Value { located, interval, looked })
+    }
+
+    /// As [`Snapshot::value`], with the object open for reading. An empty value needs none; one whose
+    /// size is not recorded is the object as it is now, whatever was found before.
+    ///
+    /// # Errors
+    /// As [`Snapshot::value`], and why the object cannot be opened.
+    pub async fn open(
+        &self,
+        row: &Row,
+        leaf: LeafIndex,
+        ordinal: Ordinal,
+    ) -> Result<(Value, Option<Arc<dyn RangeRead>>)> {
+        let located = self.locate(row, leaf, ordinal).await?;
+        let (interval, looked, object) = match located.extent {
+            Extent::Known(interval) if interval.len.get() == 0 => (interval, None, None),
+            Extent::Known(interval) => {
+                self.sizes.refresh(&self.opener, &located.object).await;
+                let object = self.opener.open(&located.object);
+                (interval, None, Some(object.map_err(|e| self.in_field(leaf, e))?))
+            }
+            Extent::WholeObject(offset) => {
+                let opened = self.sizes.open(&self.opener, &located.object).await;
+                let (object, meta) = opened.map_err(|e| self.in_field(leaf, e))?;
+                (Interval { offset, len: meta.length }, Some(meta), Some(object))
+            }
+        };
+        Ok((Value { located, interval, looked }, object))
+    }
+
+    fn in_field(&self, leaf: LeafIndex, error: Error) -> Error {
+        match self.leaf(leaf) {
+            Ok(field) => error.at(format!("field {}", field.display)),
+            Err(_) => error,
+        }
+    }
+
+    async fn locate(&self, row: &Row, leaf: LeafIndex, ordinal: Ordinal) -> Result<Located> {
         let field = self.leaf(leaf)?;
         let chain = row.page.chain(leaf)?;
         let element = chain.at(row.at, ordinal).ok_or_else(|| absent(field))?;
@@ -212,12 +259,7 @@ impl Snapshot {
         let read = read.map_err(|e| e.at(format!("field {}", field.display)))?;
         let descriptor = read.ok_or_else(|| absent(field))?;
         let located = self.locator.locate(row.page.fragment(), field.field_id, &descriptor).await;
-        let located = located.map_err(|e| e.at(format!("field {}", field.display)))?;
-        let interval = match located.extent {
-            Extent::Known(interval) => interval,
-            Extent::WholeObject(offset) => self.whole(&located, offset).await?,
-        };
-        Ok(Value { located, interval })
+        located.map_err(|e| e.at(format!("field {}", field.display)))
     }
 
     /// The leaf of an index.
@@ -227,13 +269,6 @@ impl Snapshot {
     pub fn leaf(&self, leaf: LeafIndex) -> Result<&Leaf> {
         let found = self.leaves.fields.get(units::usize_of(leaf.get()));
         found.ok_or_else(|| Error::new(Kind::Stale, format!("no field {}", leaf.get())))
-    }
-
-    async fn whole(&self, located: &Located, offset: ObjectOffset) -> Result<Interval> {
-        let size = self.sizes.cell(&located.object.key());
-        let ask = || async { self.opener.open(&located.object)?.length().await };
-        let len = size.get_or_try_init(ask).await?;
-        Ok(Interval { offset, len: *len })
     }
 
     fn place(&self, row: RowIndex) -> Result<Place> {

@@ -64,7 +64,7 @@ fn figure(mount: &Mount, of: &str, name: &str) -> u64 {
 }
 
 #[test]
-fn a_recreated_table_never_shows_the_old_ones_bytes() {
+fn s15_a_recreated_table_never_shows_the_old_ones_bytes() {
     let (s3, disk) = (S3::new(&[]), folder());
     let table = disk.path().join("t.lance");
     write(&table, "create");
