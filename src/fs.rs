@@ -46,7 +46,7 @@ pub use crate::staging::commit::Commit;
 pub use crate::tree::FileKind;
 pub use change::{Change, Made, Target};
 pub use handles::Handle;
-pub use open::{Content, Opened};
+pub use open::{Content, Opened, Whole};
 pub use readdir::Sink;
 pub use staging::{Staging, Writable};
 pub use status::{Counter, Counters, Space};

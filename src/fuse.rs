@@ -8,7 +8,8 @@
 //! 2. Every request must be answered, also when something panics: a reply that is dropped is EIO
 //!    (fuser), and a panic at the first poll is caught.
 //! 3. An error has one errno, whatever it was met by: [`errno`].
-//! 4. A value that is a whole local file need not come here at all: [`backing`] hands it to the kernel.
+//! 4. A value that is a whole local file need not come here at all: [`backing`] hands it to the kernel,
+//!    and [`lease`] says when the file is about to be another one.
 //! 5. Mounting differs for root and for others: [`mount`].
 
 mod adapter;
@@ -16,6 +17,7 @@ mod answering;
 mod backing;
 pub mod device;
 pub mod errno;
+mod lease;
 pub mod mount;
 
 pub use adapter::Adapter;

@@ -141,7 +141,7 @@ pub struct MountArgs {
     /// Policy for External values
     #[command(flatten)]
     pub policy: PolicyArgs,
-    /// Read whole local objects in the daemon, not in the kernel: slower, and an object that is cut while it is open is an error
+    /// Read whole local objects in the daemon, not in the kernel: slower, and who writes to one waits for nobody
     #[arg(long, env = "LANCEFS_NO_PASSTHROUGH", value_parser = BoolishValueParser::new())]
     pub no_passthrough: bool,
     /// Let other users look into the mount

@@ -90,7 +90,8 @@ fn serve(args: &MountArgs, mountpoint: &Path, life: Life) -> Result<Exit> {
     let answering =
         Answering { fs: fs.clone(), runtime: runtime.handle().clone(), timeout: args.timeout };
     let passthrough = if args.no_passthrough { Passthrough::Off } else { Passthrough::Wanted };
-    let mounted = mounting.mount(Adapter::new(answering, passthrough, args.threads.into()));
+    let adapter = Adapter::new(answering, passthrough, args.threads.into(), mountpoint.to_owned());
+    let mounted = mounting.mount(adapter);
     let served = mounted.and_then(|session| runtime.block_on(attend(session, mountpoint, life)));
     if let Some(pin) = pin
         && let Err(error) = runtime.block_on(fs.table().unpin(&pin))

@@ -25,7 +25,16 @@ pub struct Opened {
     pub content: Content,
     /// The file of this machine that has the same bytes, if there is one: the kernel may read it
     /// by itself.
-    pub same_as: Option<Arc<OwnedFd>>,
+    pub same_as: Option<Whole>,
+}
+
+/// A file of this machine that is a value, all of it.
+#[derive(Clone, Debug)]
+pub struct Whole {
+    /// The file, open.
+    pub file: Arc<OwnedFd>,
+    /// The value's length: if the file's is another one, it is not that value any more.
+    pub len: ByteLen,
 }
 
 /// Whether bytes can change.
@@ -85,7 +94,10 @@ impl Fs {
         };
         self.counters.add(Counter::Opens, 1);
         let same_as = match (&file, content) {
-            (OpenFile::Value(value), Content::Immutable) => value.whole.clone(),
+            (OpenFile::Value(value), Content::Immutable) => {
+                let len = value.interval.len;
+                value.whole.clone().map(|file| Whole { file, len })
+            }
             _ => None,
         };
         Ok(Opened { handle: self.handles.open_file(file), content, same_as })

@@ -7,7 +7,7 @@ mod look;
 
 use std::ffi::OsStr;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::SystemTime;
@@ -45,9 +45,14 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// Serves operations, on so many threads.
-    pub fn new(answering: Answering, passthrough: Passthrough, threads: usize) -> Self {
-        let backings = Arc::new(Backings::new(passthrough));
+    /// Serves operations at a mountpoint, on so many threads.
+    pub fn new(
+        answering: Answering,
+        passthrough: Passthrough,
+        threads: usize,
+        mountpoint: PathBuf,
+    ) -> Self {
+        let backings = Arc::new(Backings::new(passthrough, mountpoint));
         Self { answering, backings, writing: AtomicUsize::new(0), writers: threads / 2 }
     }
 
@@ -66,7 +71,7 @@ impl Filesystem for Adapter {
         // Else the kernel asks for `security.capability` before each write.
         let _ = config.add_capabilities(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
         let _ = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
-        self.backings.negotiate(config);
+        self.backings.negotiate(config, &self.answering.fs, &self.answering.runtime);
         Ok(())
     }
 

@@ -75,7 +75,7 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
-    use crate::store::Local;
+    use crate::store::{Folder, Local, LocalPlace};
     use crate::units::ObjectOffset;
 
     #[tokio::test]
@@ -84,7 +84,9 @@ mod tests {
         let path = folder.path().join("o");
         fs::write(&path, b"0123456789").unwrap();
         let open = || {
-            let local: Arc<dyn RangeRead> = Arc::new(Local::open(&path, Arc::default()).unwrap());
+            let root = Folder::named(folder.path());
+            let place = LocalPlace::within(root, path.clone(), Arc::default());
+            let local: Arc<dyn RangeRead> = Arc::new(Local::open(&place, Arc::default()).unwrap());
             let file = local.file().unwrap();
             Pinned::new(local, file).unwrap()
         };

@@ -1,4 +1,5 @@
 //! Objects that become others: recreated under their names, cut, grown, replaced.
 
+mod cut;
 mod foreign;
 mod recreated;

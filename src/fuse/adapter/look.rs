@@ -53,11 +53,11 @@ impl Adapter {
                     } else {
                         open_flags(opened.content)
                     };
-                    let whole = opened.same_as.as_deref();
-                    match whole.and_then(|file| backings.of(ino, opened.handle, file, &reply)) {
+                    let whole = opened.same_as.as_ref();
+                    match whole.and_then(|whole| backings.of(ino, opened.handle, whole, &reply)) {
                         Some(backing) => {
                             let flags = flags & FopenFlags::FOPEN_DIRECT_IO;
-                            reply.opened_passthrough(handle, flags, &backing);
+                            reply.opened_passthrough(handle, flags, &backing.id);
                         }
                         None => reply.opened(handle, flags),
                     }
