@@ -1,6 +1,5 @@
 //! Each sentence of README "Semantics" from S1 to S32, by its number. `life.rs` has S33 to S36,
-//! `staging` S37 to S43, `passing.rs` S44, `damage.rs` S45 and `objects`
-//! S47 and S48.
+//! `staging` S37 to S43, `passing.rs` S44, `damage.rs` S45, `objects` S48 and S49.
 
 mod attributes;
 mod reading;
