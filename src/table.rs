@@ -13,6 +13,7 @@ mod bases;
 mod catalog;
 mod changed;
 mod commit;
+mod decode;
 mod describe;
 pub mod descriptor;
 pub mod external;

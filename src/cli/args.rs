@@ -214,6 +214,9 @@ pub struct VerifyArgs {
     /// Version, tag or branch [default: the newest version]
     #[arg(long, value_name = "REF")]
     pub at: Option<String>,
+    /// Decode every other column too, fragment by fragment
+    #[arg(long)]
+    pub columns: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use super::args::VerifyArgs;
 use super::{Exit, output, serve};
 use crate::error::{IoContext as _, Kind, Result};
-use crate::maintain::verify::{Fault, verify};
+use crate::maintain::verify::{Fault, Scope, verify};
 use crate::store::Settings;
 use crate::table::{Options, Table};
 
@@ -22,6 +22,7 @@ pub fn run(args: &VerifyArgs) -> Result<Exit> {
         at: args.at.clone(),
         reading: Settings::default(),
     };
+    let scope = if args.columns { Scope::ValuesAndColumns } else { Scope::Values };
     let (bar, mut faults) = (output::bar(0, "{bar:40} {pos}/{len} rows, {eta} left"), Vec::new());
     let summary = runtime.block_on(async {
         let table = Table::open(&args.table, options).await?;
@@ -35,15 +36,12 @@ pub fn run(args: &VerifyArgs) -> Result<Exit> {
             }
             faults.push(fault);
         };
-        verify(&table, progress, found).await
+        verify(&table, scope, progress, found).await
     });
     bar.finish_and_clear();
     let summary = summary?;
     if args.json {
-        let list: Vec<_> = faults
-            .iter()
-            .map(|f| json!({ "row": f.row, "file": f.file, "error": f.error }))
-            .collect();
+        let list: Vec<_> = faults.iter().map(as_json).collect();
         output::say(format_args!(
             "{:#}",
             json!({ "version": summary.version, "rows": summary.rows, "values": summary.values, "objects": summary.objects, "bytes": summary.bytes, "faults": list })
@@ -60,4 +58,13 @@ pub fn run(args: &VerifyArgs) -> Result<Exit> {
         ));
     }
     Ok(if faults.is_empty() { Exit::Success } else { Exit::Faults })
+}
+
+fn as_json(fault: &Fault) -> Value {
+    match fault {
+        Fault::Value { row, file, error } => json!({ "row": row, "file": file, "error": error }),
+        Fault::Column { fragment, first, rows, column, error } => json!({
+            "fragment": fragment, "first_row": first, "rows": rows, "column": column, "error": error
+        }),
+    }
 }

@@ -1,8 +1,9 @@
 //! Every value of a version against its object: is it there, and long enough?
 //!
-//! No payload is read: an object's length is asked for once, however many values it holds. Other
-//! columns are not read either, but a file of theirs that may not be opened is a fault of the first
-//! row that it is of.
+//! No payload is read: an object's length is asked for once, however many values it holds. Of other
+//! columns, a file that may not be opened is a fault of the first row that it is of. If asked to, every
+//! column of every fragment is decoded too: one that no decoder reads is found by nothing else, and one
+//! damaged page takes all of its column with it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,23 +12,56 @@ use crate::error::{Error, Kind, Result};
 use crate::store::{ObjectKey, Opener};
 use crate::table::{Row, Snapshot, Table, Value};
 use crate::tree::{LeafIndex, LeafName};
-use crate::units::{ByteLen, Ordinal, RowIndex};
+use crate::units::{self, ByteLen, Ordinal, RowIndex};
 
-/// What is wrong with one value.
+/// What is wrong.
 #[derive(Clone, Debug)]
-pub struct Fault {
-    /// Its row.
-    pub row: u64,
-    /// Its file in the row's directory.
-    pub file: String,
-    /// Why it cannot be read.
-    pub error: String,
+pub enum Fault {
+    /// One value cannot be read.
+    Value {
+        /// Its row.
+        row: u64,
+        /// Its file in the row's directory.
+        file: String,
+        /// Why.
+        error: String,
+    },
+    /// A column of a fragment cannot be decoded.
+    Column {
+        /// Position of the fragment in the version.
+        fragment: u64,
+        /// Its first row.
+        first: u64,
+        /// How many rows it has.
+        rows: u64,
+        /// The column's name.
+        column: String,
+        /// Why.
+        error: String,
+    },
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}: {}", self.row, self.file, self.error)
+        match self {
+            Self::Value { row, file, error } => write!(f, "{row}/{file}: {error}"),
+            Self::Column { fragment, first, rows, column, error } => {
+                write!(
+                    f,
+                    "column {column} of fragment {fragment} ({rows} rows from {first}): {error}"
+                )
+            }
+        }
     }
+}
+
+/// What is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Every value.
+    Values,
+    /// Every value, and every column of every fragment.
+    ValuesAndColumns,
 }
 
 /// What was looked at.
@@ -54,6 +88,7 @@ type Lengths = HashMap<ObjectKey, Result<ByteLen>>;
 /// Where the version itself cannot be opened, or the store does not answer.
 pub async fn verify(
     table: &Table,
+    scope: Scope,
     progress: impl Fn(u64, u64),
     mut found: impl FnMut(Fault),
 ) -> Result<Summary> {
@@ -65,12 +100,15 @@ pub async fn verify(
     let mut lengths = Lengths::new();
     for (first, error) in snapshot.refused() {
         let file = "row.json".to_owned();
-        found(Fault { row: first.get(), file, error: error.to_string() });
+        found(Fault::Value { row: first.get(), file, error: error.to_string() });
     }
     for index in 0..rows {
         progress(index, rows);
-        let fault =
-            |file: String, error: &Error| Fault { row: index, file, error: error.to_string() };
+        let fault = |file: String, error: &Error| Fault::Value {
+            row: index,
+            file,
+            error: error.to_string(),
+        };
         let row = match snapshot.row(RowIndex::new(index)).await {
             Ok(row) => row,
             Err(error) if error.kind() == Kind::Timeout => return Err(error),
@@ -97,8 +135,43 @@ pub async fn verify(
         }
     }
     progress(rows, rows);
+    if scope == Scope::ValuesAndColumns {
+        columns(&snapshot, progress, found).await?;
+    }
     summary.objects = lengths.len();
     Ok(summary)
+}
+
+/// Decodes every column of every fragment.
+async fn columns(
+    snapshot: &Snapshot,
+    progress: impl Fn(u64, u64),
+    mut found: impl FnMut(Fault),
+) -> Result<()> {
+    let names = snapshot.column_names();
+    let all = snapshot.rows.count() * units::u64_of(names.len());
+    let mut done = 0;
+    for fragment in 0..snapshot.rows.fragments() {
+        let position = units::usize_of(fragment);
+        let rows = snapshot.rows.live(position);
+        for (at, column) in names.iter().enumerate() {
+            progress(done, all);
+            done += rows;
+            match snapshot.decode(position, at).await {
+                Err(error) if error.kind() == Kind::Timeout => return Err(error),
+                Err(error) => found(Fault::Column {
+                    fragment,
+                    first: snapshot.rows.first_of(position).get(),
+                    rows,
+                    column: column.clone(),
+                    error: error.chain(),
+                }),
+                Ok(()) => {}
+            }
+        }
+    }
+    progress(done, all);
+    Ok(())
 }
 
 fn pattern(name: &LeafName) -> String {

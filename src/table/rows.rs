@@ -57,6 +57,12 @@ impl Rows {
         RowIndex::new(before.copied().unwrap_or(0))
     }
 
+    /// How many live rows a fragment has.
+    pub fn live(&self, fragment: usize) -> u64 {
+        let end = self.ends.get(fragment).copied().unwrap_or(0);
+        end.saturating_sub(self.first_of(fragment).get())
+    }
+
     /// How many fragments there are.
     pub fn fragments(&self) -> u64 {
         units::u64_of(self.ends.len())
@@ -81,5 +87,6 @@ mod tests {
         assert_eq!(Rows::new([]).unwrap().place(RowIndex::new(0)), None);
         assert_eq!(rows.first_of(3), RowIndex::new(3));
         assert!(Rows::new([u64::MAX, 1]).is_err());
+        assert_eq!([0, 1, 2, 3, 4, 5].map(|fragment| rows.live(fragment)), [0, 3, 0, 2, 0, 0]);
     }
 }

@@ -5,7 +5,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::harness::{Put, Tables, run, stderr, stdout};
+use crate::harness::{Put, Tables, folder, run, run_python, stderr, stdout};
 
 fn verified(name: &str, arguments: &[&str]) -> (Option<i32>, Value) {
     let table = Tables::shared().path(name);
@@ -111,6 +111,41 @@ fn verify_prints_faults_and_a_summary() {
     let wanted = ["1/blob.bin", "2/blob.bin", "3/blob.bin", "4/blob.bin", "version 6"];
     assert_eq!(rows, wanted, "{text}");
     assert!(text.lines().last().unwrap().ends_with(": 4 faults"), "{text}");
+}
+
+#[test]
+fn verify_decodes_every_column_if_asked() {
+    let folder = folder();
+    let table = folder.path().join("broken.lance");
+    // Batches with dictionaries of their own: the writer joins them and runs out of keys.
+    run_python(&format!(
+        "schema = pa.schema([pa.field('id', pa.int64()), pa.field('label', pa.dictionary(pa.int8(), pa.string())), blob_field('blob')])
+def part(p):
+    words = pa.array([f'l{{(i * 7 + p * 13) % 100}}' for i in range(100)])
+    label = pa.DictionaryArray.from_arrays(pa.array(range(100), pa.int8()), words)
+    return pa.record_batch([pa.array(range(100)), label, blob_array([b'x'] * 100)], schema=schema)
+def write(parts, mode): lance.write_dataset(pa.RecordBatchReader.from_batches(schema, parts), '{}', data_storage_version='2.2', mode=mode)
+write([part(0)], 'create')
+write([part(p) for p in range(20)], 'append')",
+        table.display()
+    ));
+    let verify = |flags: &[&str]| run(&[&["verify", table.to_str().unwrap()], flags].concat());
+    assert_eq!(verify(&[]).status.code(), Some(0), "the values are there");
+    let output = verify(&["--columns"]);
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(lines[0].starts_with("column label of fragment 1 (2000 rows from 100): "), "{text}");
+    assert!(lines[0].contains("dictionary indices use 32 bits"), "{text}");
+    assert!(lines[1].ends_with(": 1 faults"), "{text}");
+    let output = verify(&["--columns", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let fault = &report["faults"][0];
+    let found = (&fault["column"], &fault["fragment"], &fault["first_row"], &fault["rows"]);
+    assert_eq!(found, (&"label".into(), &1.into(), &100.into(), &2000.into()), "{report}");
+    let clean = run(&["verify", "--columns", Tables::shared().path("types").to_str().unwrap()]);
+    assert_eq!(clean.status.code(), Some(0), "{}", stdout(&clean));
 }
 
 #[test]
