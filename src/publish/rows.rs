@@ -16,8 +16,6 @@ use crate::table::write::{self, Fault, NewRow, Stored};
 use crate::table::{Prepared, Snapshot};
 use crate::units::{self, ByteLen, ObjectOffset, RowIndex};
 
-/// Rows that are written in one batch of Arrow: a few MiB of descriptors.
-const ROWS_AT_ONCE: usize = 8192;
 /// Stands for an object that is not uploaded yet, while a plan is checked.
 const TO_COME: &str = "_blobs/00000000-0000-0000-0000-000000000000.blob";
 
@@ -126,14 +124,8 @@ impl Publisher {
             let removed = BTreeSet::new();
             changes.replaced.push(Change { address, row: new_row(entry, values), removed });
         }
-        let mut faults = Vec::new();
-        for rows in new.chunks(ROWS_AT_ONCE) {
-            match write::append(newest, rows) {
-                Ok(rows) => changes.appended.push(rows),
-                Err(more) => faults.extend(more),
-            }
-        }
-        if faults.is_empty() { Ok(changes) } else { Err(Refused::Faults(faults)) }
+        changes.appended = write::append(newest, &new).map_err(Refused::Faults)?;
+        Ok(changes)
     }
 
     /// What each value is stored as, after everything was uploaded. References to others' objects
@@ -253,6 +245,7 @@ fn new_row(entry: &Entry, values: &Values<'_>) -> NewRow {
         place: entry.place.clone(),
         json: entry.json.clone(),
         blobs: entry.payloads.iter().filter_map(blob).collect(),
+        ..NewRow::default()
     }
 }
 

@@ -36,7 +36,8 @@ use uuid::Uuid;
 pub use self::chances::Chances;
 use self::only::Only;
 use super::catalog::{Entry, Versions};
-use super::write::replaced::{self, Changes, Refused};
+use super::write::digest;
+use super::write::replaced::{self, Changes, Refused, Written as Files};
 use super::{Snapshot, Table, fault};
 use crate::error::{Error, Kind, Result};
 use crate::units::Version;
@@ -101,16 +102,16 @@ impl Table {
     ///
     /// # Errors
     /// [`Kind::Invalid`] for rows that the table's schema does not take, and whatever the store
-    /// gives; [`Kind::Payload`] where it has less than was written; [`Kind::Denied`] where a link leads
-    /// out of the table.
+    /// gives; [`Kind::Payload`] where it has something else than was written; [`Kind::Denied`] where a
+    /// link leads out of the table.
     pub async fn prepare(&self, on: &Snapshot, changes: Changes) -> Result<Prepared> {
         self.source.check_to_write()?;
-        let transaction = self.write(on, changes).await?;
-        whole::check(&on.dataset, &transaction).await?;
-        Ok(Prepared { transaction })
+        let written = self.write(on, changes).await?;
+        whole::check(&on.dataset, &written).await?;
+        Ok(Prepared { transaction: written.transaction })
     }
 
-    async fn write(&self, on: &Snapshot, changes: Changes) -> Result<Transaction> {
+    async fn write(&self, on: &Snapshot, changes: Changes) -> Result<Files> {
         if changes.replaced.is_empty() && changes.deleted.is_empty() {
             return self.write_append(on.to_write(), changes.appended).await;
         }
@@ -123,7 +124,7 @@ impl Table {
         })
     }
 
-    async fn write_append(&self, on: Arc<Dataset>, rows: Vec<RecordBatch>) -> Result<Transaction> {
+    async fn write_append(&self, on: Arc<Dataset>, rows: Vec<RecordBatch>) -> Result<Files> {
         // Whether a reference may be followed was decided before (`targets`); the crate's check
         // knows registered bases only.
         let params = WriteParams {
@@ -131,14 +132,16 @@ impl Table {
             allow_external_blob_outside_bases: true,
             ..WriteParams::default()
         };
-        let written = InsertBuilder::new(on).with_params(&params).execute_uncommitted(rows).await;
+        let insert = InsertBuilder::new(on).with_params(&params);
         let what = || format!("write rows to {}", self.source.shown);
-        written.map_err(|e| match e {
+        let transaction = insert.execute_uncommitted(rows.clone()).await.map_err(|e| match e {
             lance::Error::InvalidInput { .. } | lance::Error::SchemaMismatch { .. } => {
                 Error::caused(Kind::Invalid, what(), e)
             }
             e => fault::of(what(), e),
-        })
+        })?;
+        let expected = digest::appended(whole::appended(&transaction), &rows)?;
+        Ok(Files { transaction, expected: expected.into_iter().collect() })
     }
 
     /// Publishes a change as one new version of main, and gives its number. `trying` is told on top

@@ -7,7 +7,9 @@
 //! 2. Values must be exact or refused, in words that say what would be right: `number`, `time`,
 //!    `scalar`. That no digit is lost before is up to who reads the text (`crate::staging::plan`).
 //! 3. A stored payload becomes a prepared descriptor: `blob`.
-//! 4. Rows that are there change in their places: [`replaced`].
+//! 4. All rows of a file share their dictionaries: `dictionary`.
+//! 5. Rows that are there change in their places: [`replaced`].
+//! 6. What was written is compared with what is read back: [`digest`], by the bytes of `canonical`.
 //!
 //! What JSON does not tell apart, and what it becomes:
 //!
@@ -30,7 +32,10 @@
 //! the same, the others are a fault.
 
 mod blob;
+mod canonical;
 mod columns;
+mod dictionary;
+pub mod digest;
 mod level;
 mod nested;
 mod number;
@@ -41,18 +46,22 @@ mod time;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
-use arrow_schema::{Schema as ArrowSchema, SchemaRef};
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::{FieldRef, Schema as ArrowSchema};
 use lance_core::datatypes::Schema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::schema::Leaves;
 use super::snapshot::Snapshot;
+use crate::error::{Error, Kind};
 use crate::store::Interval;
 use crate::tree::LeafIndex;
 use columns::{Builder, Row};
+use dictionary::Dictionaries;
 
+/// Rows in one batch of Arrow: a few MiB of descriptors.
+const ROWS_AT_ONCE: usize = 8192;
 /// How much of a wrong value a message shows, in characters.
 const SHOWN: usize = 60;
 
@@ -66,6 +75,8 @@ pub struct NewRow {
     pub json: Map<String, Value>,
     /// Its Blob values by leaf and indices (one for each list above, outermost first).
     pub blobs: BTreeMap<(LeafIndex, Vec<u64>), Stored>,
+    /// The values of the row that it replaces which it takes over, by the place where they go.
+    pub named: BTreeMap<(LeafIndex, Vec<u64>), (LeafIndex, Vec<u64>)>,
 }
 
 /// A Blob value whose bytes are stored already.
@@ -104,40 +115,100 @@ pub struct Fault {
     pub text: String,
 }
 
-/// Rows as one batch for an append to a snapshot's table, its Blobs as prepared descriptors.
+/// Rows as batches for an append to a snapshot's table, its Blobs as prepared descriptors.
 ///
 /// # Errors
 /// Every fault of every row.
-pub fn append(snapshot: &Snapshot, rows: &[NewRow]) -> Result<RecordBatch, Vec<Fault>> {
-    batch(snapshot.dataset.schema(), &snapshot.leaves, rows)
+pub fn append(snapshot: &Snapshot, rows: &[NewRow]) -> Result<Vec<RecordBatch>, Vec<Fault>> {
+    batches(snapshot.dataset.schema(), &snapshot.leaves, rows, ROWS_AT_ONCE)
 }
 
-/// [`append`] by a table's schema and its Blob fields.
+/// [`append`] by a table's schema and its Blob fields, so many rows in a batch.
 ///
 /// # Errors
 /// Every fault of every row. A fault of the table itself has an empty place.
-pub fn batch(schema: &Schema, leaves: &Leaves, rows: &[NewRow]) -> Result<RecordBatch, Vec<Fault>> {
+pub fn batches(
+    schema: &Schema,
+    leaves: &Leaves,
+    rows: &[NewRow],
+    at_once: usize,
+) -> Result<Vec<RecordBatch>, Vec<Fault>> {
     let table = ArrowSchema::from(schema);
-    let described: Vec<Row> = rows.iter().map(Row::of).collect();
-    let mut builder = Builder { rows: &described, leaves, faults: Vec::new() };
-    builder.unknown(&table);
-    let (fields, columns): (Vec<_>, Vec<_>) =
-        table.fields().iter().map(|field| builder.column(field)).unzip();
-    let Builder { mut faults, .. } = builder;
+    let (mut parts, mut faults) = (Vec::new(), Vec::new());
+    let mut dictionaries = Dictionaries::default();
+    for rows in rows.chunks(at_once) {
+        let described: Vec<Row> = rows.iter().map(Row::of).collect();
+        let mut builder = Builder { rows: &described, leaves, faults: Vec::new() };
+        builder.unknown(&table);
+        let columns: Vec<Column> =
+            table.fields().iter().map(|field| builder.column(field)).collect();
+        let is_good = builder.faults.is_empty();
+        faults.append(&mut builder.faults);
+        if is_good {
+            faults.extend(without_key(&mut dictionaries, &table, &columns, rows));
+        }
+        parts.push(columns);
+    }
     if faults.is_empty() {
-        let built: SchemaRef =
-            Arc::new(ArrowSchema::new_with_metadata(fields, table.metadata().clone()));
-        match RecordBatch::try_new(built, columns) {
-            Ok(batch) => return Ok(batch),
-            Err(error) => faults.push(Fault {
-                place: String::new(),
-                field: String::new(),
-                text: format!("these rows cannot be written: {error}"),
-            }),
+        match encoded(&table, &mut dictionaries, parts) {
+            Ok(batches) => return Ok(batches),
+            Err(error) => faults.push(unwritable(&error)),
         }
     }
     sort(&mut faults, rows.iter().map(|row| row.place.as_str()));
     Err(faults)
+}
+
+/// A column of rows, with the field that it has in a batch.
+type Column = (FieldRef, ArrayRef);
+
+/// Collects the values of dictionaries; the faults are of rows whose value has no key.
+fn without_key(
+    dictionaries: &mut Dictionaries,
+    table: &ArrowSchema,
+    columns: &[Column],
+    rows: &[NewRow],
+) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for (field, (_, column)) in table.fields().iter().zip(columns) {
+        match dictionaries.collect(field, column) {
+            Ok(overflows) => faults.extend(overflows.into_iter().map(|overflow| Fault {
+                place: rows.get(overflow.row).map_or_else(String::new, |row| row.place.clone()),
+                field: overflow.field,
+                text: overflow.text,
+            })),
+            Err(error) => faults.push(unwritable(&error)),
+        }
+    }
+    faults
+}
+
+fn encoded(
+    table: &ArrowSchema,
+    dictionaries: &mut Dictionaries,
+    mut parts: Vec<Vec<Column>>,
+) -> crate::error::Result<Vec<RecordBatch>> {
+    dictionaries.seal()?;
+    if !dictionaries.is_empty() {
+        parts = vec![dictionary::joined(&parts)?];
+    }
+    let mut batches = Vec::with_capacity(parts.len());
+    for columns in parts {
+        let columns = table.fields().iter().zip(&columns);
+        let columns =
+            columns.map(|(field, (built, array))| dictionaries.encode(field, built, array));
+        let (fields, columns): (Vec<_>, Vec<_>) =
+            columns.collect::<crate::error::Result<Vec<_>>>()?.into_iter().unzip();
+        let built = Arc::new(ArrowSchema::new_with_metadata(fields, table.metadata().clone()));
+        let batch = RecordBatch::try_new(built, columns);
+        batches.push(batch.map_err(|e| Error::caused(Kind::Internal, "put columns together", e))?);
+    }
+    Ok(batches)
+}
+
+fn unwritable(error: &Error) -> Fault {
+    let text = format!("these rows cannot be written: {error}");
+    Fault { place: String::new(), field: String::new(), text }
 }
 
 /// Sorts faults by rows, in the order in which those were given: people look at one entry after

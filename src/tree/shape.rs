@@ -31,7 +31,7 @@ impl LeafIndex {
 }
 
 /// One step of a leaf's path, from the table down.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// A column, or a child of a struct.
     Field(String),

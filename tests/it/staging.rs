@@ -3,6 +3,7 @@
 mod batches;
 mod commits;
 mod crash;
+mod dictionaries;
 mod faults;
 mod indices;
 mod leftovers;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use arrow_array::{Int32Array, RecordBatch};
+use arrow_array::{Array as _, Int32Array, RecordBatch};
 use arrow_schema::{DataType, Field, Schema};
 use async_trait::async_trait;
 use futures::future::join_all;
@@ -63,12 +63,57 @@ async fn a_change_whose_file_is_short_is_not_published() {
     let newest = table.look_newest().await.unwrap();
     let written = table.write_append(newest.dataset.clone(), vec![rows(&[1])]).await.unwrap();
     whole::check(&newest.dataset, &written).await.unwrap();
-    let Operation::Append { fragments } = &written.operation else { panic!("{written:?}") };
+    let Operation::Append { fragments } = &written.transaction.operation else {
+        panic!("{written:?}")
+    };
     let file = folder.path().join("t.lance/data").join(&fragments[0].files[0].path);
     let file = std::fs::File::options().write(true).open(file).unwrap();
     file.set_len(file.metadata().unwrap().len() - 1).unwrap();
     let error = whole::check(&newest.dataset, &written).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Payload, "{error}");
+}
+
+#[tokio::test]
+async fn a_change_that_reads_back_otherwise_is_not_published() {
+    let (folder, table) = table().await;
+    let newest = table.look_newest().await.unwrap();
+    let values = [0x1122_3344, 5, 6];
+    let written = table.write_append(newest.dataset.clone(), vec![rows(&values)]).await.unwrap();
+    let Operation::Append { fragments } = &written.transaction.operation else { panic!() };
+    let file = folder.path().join("t.lance/data").join(&fragments[0].files[0].path);
+    let mut bytes = std::fs::read(&file).unwrap();
+    let value = values[0].to_le_bytes();
+    let at = bytes.windows(4).position(|window| window == value).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let error = whole::check(&newest.dataset, &written).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Payload, "{error}");
+    assert!(error.chain().contains("column n has other values"), "{}", error.chain());
+    assert!(!file.exists(), "what no version names is taken away");
+}
+
+#[tokio::test]
+async fn a_change_that_nobody_can_decode_is_not_published() {
+    use arrow_array::types::Int8Type;
+    use arrow_array::{DictionaryArray, Int8Array, StringArray};
+    let folder = tempfile::tempdir().unwrap();
+    let uri = folder.path().join("t.lance").to_str().unwrap().to_owned();
+    // Dictionaries of their own: the file writer joins them, and runs out of keys.
+    let batch = |first: usize| {
+        let words: Vec<String> = (0..100).map(|n| format!("w{}", (n * 7 + first) % 100)).collect();
+        let keys = Int8Array::from_iter_values(0..100);
+        let words = DictionaryArray::<Int8Type>::new(keys, Arc::new(StringArray::from(words)));
+        let field = Field::new("word", words.data_type().clone(), true);
+        RecordBatch::try_new(Arc::new(Schema::new(vec![field])), vec![Arc::new(words)]).unwrap()
+    };
+    InsertBuilder::new(uri.as_str()).execute(vec![batch(0)]).await.unwrap();
+    let table = Table::open(&uri, Options::default()).await.unwrap();
+    let newest = table.look_newest().await.unwrap();
+    let appended = (0..20).map(|n| batch(n * 13)).collect();
+    let changes = Changes { appended, ..Changes::default() };
+    let error = table.prepare(&newest, changes).await.unwrap_err();
+    assert!(error.chain().contains("does not come back"), "{}", error.chain());
+    assert_eq!(contents(&table).await, (1, 100));
 }
 
 #[tokio::test]

@@ -155,7 +155,10 @@ impl<'a> Builder<'a> {
             DataType::LargeList(element) => self.lists::<i64>(field, element, level),
             DataType::FixedSizeList(element, width) => self.vectors(field, element, *width, level),
             DataType::Map(entries, ordered) => self.maps(field, entries, *ordered, level),
-            DataType::Dictionary(key, value) => self.dictionaries(field, key, value, level),
+            // Keys come last: `super::dictionary`.
+            DataType::Dictionary(_, value) => {
+                self.field(&with_type(field, value.as_ref().clone()), level)
+            }
             _ => scalar::column(self, field, level),
         }
     }

@@ -45,11 +45,6 @@ impl<'l, 'a> Level<'l, 'a> {
         Self { above: Some(self), path, cells }
     }
 
-    /// Other cells of the same field.
-    pub fn beside(&self, cells: Vec<Cell<'a>>) -> Self {
-        Self { above: self.above, path: self.path.clone(), cells }
-    }
-
     /// The row of a cell, and the indices of the lists above it, outermost first.
     pub fn place(&self, mut at: usize) -> (usize, Vec<u64>) {
         let mut level = self;

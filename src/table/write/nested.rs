@@ -1,21 +1,9 @@
-//! Vectors, maps and dictionaries: the nested types that hold no Blobs.
-//!
-//! 1. A dictionary shows its values, not its keys: equal values get one key, in the order of their
-//!    first row.
+//! Vectors and maps: the nested types that hold no Blobs.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow_array::types::{
-    ArrowDictionaryKeyType, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type,
-    UInt32Type, UInt64Type,
-};
-use arrow_array::{
-    Array as _, ArrayRef, DictionaryArray, FixedSizeListArray, MapArray, PrimitiveArray,
-    StructArray,
-};
-use arrow_buffer::ArrowNativeType as _;
-use arrow_schema::{ArrowError, DataType, Field, FieldRef};
+use arrow_array::{ArrayRef, FixedSizeListArray, MapArray, StructArray};
+use arrow_schema::{DataType, Field, FieldRef};
 
 use super::columns::{Builder, nulls, offsets, with_type};
 use super::level::{Cell, Level};
@@ -98,54 +86,4 @@ impl<'a> Builder<'a> {
         });
         self.checked(built, level, array)
     }
-
-    /// Dictionaries.
-    pub fn dictionaries(
-        &mut self,
-        field: &Field,
-        key: &DataType,
-        value: &DataType,
-        level: &Level<'_, 'a>,
-    ) -> (FieldRef, ArrayRef) {
-        let mut distinct = HashMap::new();
-        let mut firsts = Vec::new();
-        let mut keys = Vec::with_capacity(level.cells.len());
-        for (at, cell) in level.cells.iter().enumerate() {
-            if cell.json.is_none() && !cell.masked && !field.is_nullable() {
-                self.missing(level, at);
-            }
-            keys.push(cell.json.map(|json| {
-                *distinct.entry(json.to_string()).or_insert_with(|| {
-                    firsts.push(*cell);
-                    firsts.len() - 1
-                })
-            }));
-        }
-        let (_, values) =
-            self.field(&Field::new(field.name(), value.clone(), true), &level.beside(firsts));
-        macro_rules! dictionary {
-            ($($variant:ident: $key:ty),*) => {
-                match key {
-                    $(DataType::$variant => self.checked(field.clone(), level, with_keys::<$key>(&keys, values)),)*
-                    _ => self.refused(field, level, "is a dictionary whose keys are no integers"),
-                }
-            };
-        }
-        dictionary! {
-            Int8: Int8Type, Int16: Int16Type, Int32: Int32Type, Int64: Int64Type,
-            UInt8: UInt8Type, UInt16: UInt16Type, UInt32: UInt32Type, UInt64: UInt64Type
-        }
-    }
-}
-
-fn with_keys<K: ArrowDictionaryKeyType>(
-    keys: &[Option<usize>],
-    values: ArrayRef,
-) -> Result<DictionaryArray<K>, ArrowError> {
-    let last = values.len().saturating_sub(1);
-    if K::Native::from_usize(last).is_none() {
-        return Err(ArrowError::DictionaryKeyOverflowError);
-    }
-    let keys = keys.iter().map(|key| key.and_then(K::Native::from_usize));
-    DictionaryArray::try_new(keys.collect::<PrimitiveArray<K>>(), values)
 }

@@ -21,25 +21,28 @@
 //!    list names the list. So every field of a touched column is named, from the column down, as the
 //!    crate's merge does (lance 14.0.2, `L:dataset/write/merge_insert.rs:2386`).
 //!
-//! The cost is by fragment: its touched columns are read and written once, however few rows change.
+//! 6. New and old values share a dictionary, for which the whole column must be known: [`check`].
+//!
+//! The cost is by fragment: its touched columns are read, written and read back once, however few rows
+//! change, and dictionaries beneath them are read twice more.
 
 mod carry;
+mod check;
 mod file;
+mod files;
 mod row;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arrow_array::{Array as _, ArrayRef, BooleanArray, RecordBatch};
 use arrow_schema::{Field as ArrowField, FieldRef, Schema as ArrowSchema};
+use futures::StreamExt as _;
 use futures::stream::BoxStream;
-use futures::{StreamExt as _, TryStreamExt as _};
 use lance::Dataset;
 use lance::dataset::fragment::FileFragment;
-use lance::dataset::transaction::{Operation, Transaction, UpdateMode, UpdatedFragmentOffsets};
-use lance::dataset::{InsertBuilder, WriteMode, WriteParams};
+use lance::dataset::transaction::Transaction;
 use lance_core::datatypes::{Field, Schema};
-use lance_table::format::Fragment;
 
 use super::super::fault;
 use super::super::scan::{self, Run};
@@ -47,12 +50,12 @@ use super::super::schema::Leaves;
 use super::super::snapshot::Snapshot;
 use super::super::sound::{self, Fields};
 use super::columns::{Builder, Row};
+use super::digest::Expected;
 use super::{Fault, NewRow};
 use crate::error::{Error, Kind, Result};
 use crate::tree::{LeafIndex, Step};
 use crate::units::{self, RowAddress};
-use file::ColumnFile;
-use row::Old;
+use row::{Old, Values};
 
 /// Rows of a run: they are scanned, built and written at once.
 const ROWS: u64 = 512;
@@ -66,7 +69,8 @@ pub struct Change {
     /// Which row of the snapshot.
     pub address: RowAddress,
     /// Its new values. Columns that are not in its JSON stay as they are. In those that are, a Blob
-    /// that the JSON names stays, and one that it does not name is removed.
+    /// that the JSON names is what [`NewRow::named`] says of its place, or else stays, and one that it
+    /// does not name is removed.
     pub row: NewRow,
     /// Values that become null, by leaf and indices.
     pub removed: BTreeSet<(LeafIndex, Vec<u64>)>,
@@ -104,13 +108,18 @@ impl From<Error> for Refused {
 /// Where the old values cannot be read.
 pub async fn faults(snapshot: &Snapshot, changes: &Changes) -> Result<Vec<Fault>> {
     let job = Job::new(&snapshot.dataset, &snapshot.leaves);
-    let (touched, mut faults) = by_fragment(changes);
+    let (touched, faults) = by_fragment(changes);
     snapshot.check_fragments(touched.keys())?;
-    for (id, touched) in &touched {
-        job.check(*id, touched, &mut faults).await?;
-    }
-    super::sort(&mut faults, changes.replaced.iter().map(|change| change.row.place.as_str()));
-    Ok(faults)
+    Ok(job.check_all(changes, &touched, faults).await?.1)
+}
+
+/// A transaction whose files are written, and what is to be in them.
+#[derive(Debug)]
+pub struct Written {
+    /// What publishes them.
+    pub transaction: Transaction,
+    /// What they are to hold.
+    pub expected: Vec<Expected>,
 }
 
 /// Writes the files of changes to a snapshot, and gives the transaction that publishes them.
@@ -119,13 +128,15 @@ pub async fn faults(snapshot: &Snapshot, changes: &Changes) -> Result<Vec<Fault>
 /// [`Refused::Faults`] before anything is written; else whatever reading and writing gives. Files
 /// of a failed attempt that could not be deleted belong to no version, and go with the table's next
 /// cleanup.
-pub async fn transaction(snapshot: &Snapshot, changes: &Changes) -> Result<Transaction, Refused> {
-    let wrong = faults(snapshot, changes).await?;
-    if !wrong.is_empty() {
-        return Err(Refused::Faults(wrong));
-    }
+pub async fn transaction(snapshot: &Snapshot, changes: &Changes) -> Result<Written, Refused> {
     let job = Job { target: snapshot.to_write(), ..Job::new(&snapshot.dataset, &snapshot.leaves) };
-    Ok(job.transaction(changes).await?)
+    let (touched, faults) = by_fragment(changes);
+    snapshot.check_fragments(touched.keys())?;
+    let (dictionaries, faults) = job.check_all(changes, &touched, faults).await?;
+    if !faults.is_empty() {
+        return Err(Refused::Faults(faults));
+    }
+    Ok(job.transaction(changes, &touched, &dictionaries).await?)
 }
 
 /// The changes of one fragment, by physical offset.
@@ -222,23 +233,21 @@ impl<'a> Job<'a> {
     /// The positions of the columns that changes touch.
     fn columns(&self, touched: &Touched<'_>) -> BTreeSet<usize> {
         let position = |name: &str| self.table.index_of(name).ok();
-        let of_leaf = |leaf: &LeafIndex| match self
-            .leaves
-            .fields
-            .get(units::usize_of(leaf.get()))?
-            .path
-            .first()?
-        {
-            Step::Field(name) => position(name),
-            Step::Element => None,
-        };
         let changes = touched.replaced.values();
         let columns = changes.flat_map(|change| {
             let named = change.row.json.keys().filter_map(|name| position(name));
             let values = change.row.blobs.keys().chain(&change.removed);
-            named.chain(values.filter_map(|(leaf, _)| of_leaf(leaf)))
+            named.chain(values.filter_map(|(leaf, _)| self.column_of(*leaf)))
         });
         columns.collect()
+    }
+
+    /// The position of the column that has a Blob field.
+    fn column_of(&self, leaf: LeafIndex) -> Option<usize> {
+        match self.leaves.fields.get(units::usize_of(leaf.get()))?.path.first()? {
+            Step::Field(name) => self.table.index_of(name).ok(),
+            Step::Element => None,
+        }
     }
 
     /// Every field of columns, whatever of it a data file or an index names (difficulty 5).
@@ -251,34 +260,6 @@ impl<'a> Job<'a> {
             pending.extend(&field.children);
         }
         fields
-    }
-
-    async fn check(&self, id: u64, touched: &Touched<'_>, faults: &mut Vec<Fault>) -> Result<()> {
-        if touched.replaced.is_empty() {
-            return Ok(());
-        }
-        let place = self.place(id).await?;
-        let columns = self.columns(touched);
-        let mut runs = BTreeSet::new();
-        for (offset, change) in &touched.replaced {
-            let described = [Row::of(&change.row)];
-            let mut builder = Builder { rows: &described, leaves: self.leaves, faults: Vec::new() };
-            builder.unknown(&self.table);
-            faults.append(&mut builder.faults);
-            if place.deleted.binary_search(offset).is_ok() || u64::from(*offset) >= place.rows {
-                let text = "replaces a row that is not in the version".to_owned();
-                let row = change.row.place.clone();
-                faults.push(Fault { place: row, field: String::new(), text });
-            } else {
-                runs.insert(place.live_offset(*offset) / ROWS * ROWS);
-            }
-        }
-        let runs = runs.into_iter().map(|offset| place.run(offset));
-        let mut built = self.runs(runs, touched, &columns, Which::Replaced);
-        while let Some(mut run) = built.try_next().await? {
-            faults.append(&mut run.faults);
-        }
-        Ok(())
     }
 
     /// Runs, several at once, in order.
@@ -301,6 +282,32 @@ impl<'a> Job<'a> {
         columns: &BTreeSet<usize>,
         which: Which,
     ) -> Result<Built> {
+        let is_wanted = |offset: u32| match which {
+            Which::All => true,
+            Which::Replaced => touched.replaced.contains_key(&offset),
+        };
+        let old = self.carried(run, columns, is_wanted).await?;
+        let named = self.named(run, touched, columns, &old).await?;
+        let mut built = Built { columns: Vec::new(), offsets: Vec::new(), faults: Vec::new() };
+        for column in &old.columns {
+            built.columns.push(self.mixed(
+                column,
+                &old.offsets,
+                touched,
+                &named,
+                &mut built.faults,
+            )?);
+        }
+        Ok(Built { offsets: old.offsets, ..built })
+    }
+
+    /// Columns of some rows of a run as they are.
+    async fn carried(
+        &self,
+        run: Run,
+        columns: &BTreeSet<usize>,
+        is_wanted: impl Fn(u32) -> bool + Send,
+    ) -> Result<Carried> {
         let (wanted, schema) = (self.dataset.schema(), self.scannable.schema());
         let single = |at: &usize| Schema {
             fields: vec![schema.fields[*at].clone()],
@@ -309,51 +316,89 @@ impl<'a> Job<'a> {
         let projection: Vec<Schema> = columns.iter().map(single).collect();
         let scanned = scan::scan(&self.scannable, &projection, run).await?;
         let offset = |address: &u64| RowAddress::new(*address).offset();
-        let is_wanted = |address: &u64| match which {
-            Which::All => true,
-            Which::Replaced => touched.replaced.contains_key(&offset(address)),
-        };
         let addresses = scanned.addresses.values();
-        let kept: BooleanArray = addresses.iter().map(|a| Some(is_wanted(a))).collect();
-        let addresses: Vec<u64> = addresses.iter().copied().filter(|a| is_wanted(a)).collect();
-        let offsets: Vec<u32> = addresses.iter().map(offset).collect();
-        let mut built = Built { columns: Vec::new(), offsets: Vec::new(), faults: Vec::new() };
+        let kept: BooleanArray = addresses.iter().map(|a| Some(is_wanted(offset(a)))).collect();
+        let addresses: Vec<u64> =
+            addresses.iter().copied().filter(|a| is_wanted(offset(a))).collect();
+        let offsets = addresses.iter().map(offset).collect();
+        let mut carried = Carried { columns: Vec::new(), offsets };
         for (at, column) in columns.iter().zip(scanned.columns) {
             let array = arrow_select::filter::filter(&column?, &kept);
             let array = array.map_err(|e| Error::caused(Kind::Internal, "pick rows", e))?;
-            let rows = Scanned { array, addresses: &addresses, offsets: &offsets };
-            let column = self.column(&wanted.fields[*at], &rows, touched, &mut built.faults);
-            built.columns.push(column.await?);
+            let field = ArrowField::from(&wanted.fields[*at]);
+            let mut target = Builder { rows: &[], leaves: self.leaves, faults: Vec::new() };
+            let (target, _) = target.column(&field);
+            let addresses = addresses.clone();
+            let values =
+                carry::carry(self.dataset, &wanted.fields[*at], &target, array.clone(), addresses);
+            let values = values.await?;
+            carried.columns.push(Column { field, target, scanned: array, carried: values });
         }
-        Ok(Built { offsets, ..built })
+        Ok(carried)
+    }
+
+    /// The values that changes of a run take over by name, wherever in their rows those are.
+    async fn named(
+        &self,
+        run: Run,
+        touched: &Touched<'_>,
+        columns: &BTreeSet<usize>,
+        old: &Carried,
+    ) -> Result<Named> {
+        let has_names = |offset: &u32| {
+            touched.replaced.get(offset).is_some_and(|change| !change.row.named.is_empty())
+        };
+        let mut found = Named::new();
+        if !old.offsets.iter().any(has_names) {
+            return Ok(found);
+        }
+        let changes = old.offsets.iter().filter_map(|offset| touched.replaced.get(offset));
+        let sources = changes.flat_map(|change| change.row.named.values());
+        let others = sources.filter_map(|(leaf, _)| self.column_of(*leaf));
+        let others: BTreeSet<usize> = others.filter(|at| !columns.contains(at)).collect();
+        let others = self.carried(run, &others, |offset| has_names(&offset)).await?;
+        for rows in [old, &others] {
+            for (at, offset) in rows.offsets.iter().enumerate() {
+                let Some(change) = touched.replaced.get(offset) else { continue };
+                for column in rows.columns.iter().filter(|_| !change.row.named.is_empty()) {
+                    let values = self.old(column).blobs(at)?.into_iter();
+                    let wanted =
+                        values.filter(|(slot, _)| change.row.named.values().any(|s| s == slot));
+                    found.entry(*offset).or_default().extend(wanted);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn old<'o>(&'o self, column: &'o Column) -> Old<'o> {
+        Old {
+            leaves: self.leaves,
+            field: &column.field,
+            scanned: &column.scanned,
+            carried: &column.carried,
+        }
     }
 
     /// One column of a run, replaced rows in their places.
-    async fn column(
+    fn mixed(
         &self,
-        field: &Field,
-        scanned: &Scanned<'_>,
+        column: &Column,
+        offsets: &[u32],
         touched: &Touched<'_>,
+        named: &Named,
         faults: &mut Vec<Fault>,
     ) -> Result<(FieldRef, ArrayRef)> {
-        let table_field = ArrowField::from(field);
-        let mut target = Builder { rows: &[], leaves: self.leaves, faults: Vec::new() };
-        let (target, _) = target.column(&table_field);
-        let (array, addresses) = (scanned.array.clone(), scanned.addresses.to_vec());
-        let carried = carry::carry(self.dataset, field, &target, array, addresses).await?;
-        let old = Old {
-            leaves: self.leaves,
-            field: &table_field,
-            scanned: &scanned.array,
-            carried: &carried,
-        };
+        let (target, carried) = (column.target.clone(), column.carried.clone());
+        let old = self.old(column);
+        let none = Values::new();
         let mut replaced = Vec::new();
         let mut indices = Vec::with_capacity(carried.len());
-        for (at, offset) in scanned.offsets.iter().enumerate() {
+        for (at, offset) in offsets.iter().enumerate() {
             match touched.replaced.get(offset).filter(|change| old.is_touched(change)) {
                 Some(change) => {
                     indices.push((1, replaced.len()));
-                    replaced.push(old.overlaid(at, change)?);
+                    replaced.push(old.overlaid(at, change, named.get(offset).unwrap_or(&none))?);
                 }
                 None => indices.push((0, at)),
             }
@@ -363,7 +408,7 @@ impl<'a> Job<'a> {
         }
         let rows: Vec<Row<'_>> = replaced.iter().map(row::Overlaid::row).collect();
         let mut builder = Builder { rows: &rows, leaves: self.leaves, faults: Vec::new() };
-        let (_, new) = builder.column(&table_field);
+        let (_, new) = builder.column(&column.field);
         if !builder.faults.is_empty() {
             faults.append(&mut builder.faults);
             return Ok((target, carried));
@@ -371,105 +416,9 @@ impl<'a> Job<'a> {
         let both = [carried.as_ref(), new.as_ref()];
         let mixed = arrow_select::interleave::interleave(&both, &indices);
         let mixed = mixed.map_err(|e| {
-            Error::caused(Kind::Internal, format!("replace values of {}", field.name), e)
+            Error::caused(Kind::Internal, format!("replace values of {}", column.field.name()), e)
         })?;
         Ok((target, mixed))
-    }
-
-    async fn transaction(&self, changes: &Changes) -> Result<Transaction> {
-        let (touched, _) = by_fragment(changes);
-        let mut removed_fragment_ids = Vec::new();
-        let mut updated_fragments = Vec::new();
-        let mut fields_modified = BTreeSet::new();
-        let mut offsets = HashMap::new();
-        for (id, touched) in &touched {
-            let place = self.place(*id).await?;
-            let columns = self.columns(touched);
-            let mut metadata = place.fragment.metadata().clone();
-            if !columns.is_empty() {
-                let file = self.rewrite(&place, touched, &columns).await?;
-                let fields = self.fields(&columns);
-                fields_modified.extend(fields.iter().filter_map(|id| u32::try_from(*id).ok()));
-                file::attach(&mut metadata, file, &fields);
-                offsets.insert(*id, touched.replaced.keys().copied().collect());
-            }
-            match self.delete(metadata, touched).await? {
-                Some(fragment) => updated_fragments.push(fragment),
-                None => removed_fragment_ids.push(*id),
-            }
-        }
-        let operation = Operation::Update {
-            removed_fragment_ids,
-            updated_fragments,
-            new_fragments: self.append(&changes.appended).await?,
-            fields_modified: fields_modified.into_iter().collect(),
-            compacted_sstables: Vec::new(),
-            fields_for_preserving_frag_bitmap: Vec::new(),
-            update_mode: Some(UpdateMode::RewriteColumns),
-            inserted_rows_filter: None,
-            updated_fragment_offsets: Some(UpdatedFragmentOffsets(offsets)),
-        };
-        Ok(Transaction::new(self.dataset.manifest.version, operation, None))
-    }
-
-    /// Writes the touched columns of a fragment.
-    async fn rewrite(
-        &self,
-        place: &Place,
-        touched: &Touched<'_>,
-        columns: &BTreeSet<usize>,
-    ) -> Result<lance_table::format::DataFile> {
-        let mut file = ColumnFile::new(self.dataset, columns);
-        let offsets = (0..place.live()).step_by(units::usize_of(ROWS));
-        let runs = offsets.map(|offset| place.run(offset));
-        let mut runs = self.runs(runs, touched, columns, Which::All);
-        let written = async {
-            while let Some(built) = runs.try_next().await? {
-                if let Some(fault) = built.faults.first() {
-                    let text = format!("{} {} {}", fault.place, fault.field, fault.text);
-                    return Err(Error::new(Kind::Invalid, text));
-                }
-                file.write(built.columns, &built.offsets).await?;
-            }
-            Ok(())
-        };
-        match written.await {
-            Ok(()) => file.finish(place.rows).await,
-            Err(error) => {
-                file.discard().await;
-                Err(error)
-            }
-        }
-    }
-
-    /// The fragment with its deletions; `None` where no row is left.
-    async fn delete(&self, metadata: Fragment, touched: &Touched<'_>) -> Result<Option<Fragment>> {
-        if touched.deleted.is_empty() {
-            return Ok(Some(metadata));
-        }
-        let what = format!("delete rows of fragment {}", metadata.id);
-        let fragment = FileFragment::new(self.dataset.clone(), metadata);
-        let left = fragment.extend_deletions(touched.deleted.iter().copied()).await;
-        let left = left.map_err(|e| fault::of(what, e))?;
-        Ok(left.map(|fragment| fragment.metadata().clone()))
-    }
-
-    async fn append(&self, batches: &[RecordBatch]) -> Result<Vec<Fragment>> {
-        if batches.iter().all(|batch| batch.num_rows() == 0) {
-            return Ok(Vec::new());
-        }
-        let params = WriteParams {
-            mode: WriteMode::Append,
-            allow_external_blob_outside_bases: true,
-            ..WriteParams::default()
-        };
-        let insert = InsertBuilder::new(self.target.clone()).with_params(&params);
-        let written = insert.execute_uncommitted(batches.to_vec()).await;
-        let written = written.map_err(|e| fault::of("write rows", e))?;
-        match written.operation {
-            Operation::Append { fragments } => Ok(fragments),
-            other => Err(Error::new(Kind::Internal, format!("an append became {other}"))),
-        }
     }
 }
 
@@ -487,9 +436,23 @@ struct Built {
     faults: Vec<Fault>,
 }
 
-/// A column of a run as it was scanned.
-struct Scanned<'a> {
-    array: ArrayRef,
-    addresses: &'a [u64],
-    offsets: &'a [u32],
+/// Values of rows that are named, by the rows' physical offsets.
+type Named = BTreeMap<u32, Values>;
+
+/// Columns of a run as they are, and the rows' physical offsets.
+struct Carried {
+    columns: Vec<Column>,
+    offsets: Vec<u32>,
+}
+
+/// A column as it is.
+struct Column {
+    /// As the table has it.
+    field: ArrowField,
+    /// As it is written, without dictionaries.
+    target: FieldRef,
+    /// With Blobs as they are scanned.
+    scanned: ArrayRef,
+    /// As `target`.
+    carried: ArrayRef,
 }

@@ -375,8 +375,16 @@ fn through_json(field: &Field, array: &ArrayRef) -> Result<ArrayRef, Vec<Fault>>
     let (leaves, rows) = (Leaves::default(), rows.iter().map(Row::of).collect::<Vec<_>>());
     let mut builder = Builder { rows: &rows, leaves: &leaves, faults: vec![] };
     let (built, column) = builder.column(field);
+    assert_eq!(*built, dictionary::plain(field));
+    if !builder.faults.is_empty() {
+        return Err(builder.faults);
+    }
+    let mut dictionaries = Dictionaries::default();
+    assert!(dictionaries.collect(field, &column).unwrap().is_empty());
+    dictionaries.seal().unwrap();
+    let (built, column) = dictionaries.encode(field, &built, &column).unwrap();
     assert_eq!(&*built, field);
-    if builder.faults.is_empty() { Ok(column) } else { Err(builder.faults) }
+    Ok(column)
 }
 
 proptest! {

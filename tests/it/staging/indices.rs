@@ -69,11 +69,11 @@ fn every_index_follows(flags: &[&str]) {
 }
 
 #[test]
-fn every_index_finds_what_a_scan_finds() {
+fn s52_every_index_finds_what_a_scan_finds() {
     every_index_follows(&[]);
 }
 
 #[test]
-fn every_index_finds_what_a_scan_finds_by_stable_row_ids() {
+fn s52_every_index_finds_what_a_scan_finds_by_stable_row_ids() {
     every_index_follows(&["stable"]);
 }

@@ -3,7 +3,11 @@
 //! 1. It has a row for each row that the fragment ever had: a deleted one is null, or, where the
 //!    column may not be, a copy of a neighbour.
 //! 2. A file that is not finished must not stay: [`ColumnFile::discard`].
-//! 3. The columns that it holds are crossed out in the fragment's other files ([`attach`]), as the
+//! 3. Its dictionaries are given with the last step: rows are mixed and padded as plain values
+//!    (`super::super::dictionary`). One that is full needs all rows in one piece ([`Pieces::One`]).
+//! 4. Nobody has to believe that what was written is there: the rows are digested on the way
+//!    ([`Written::digests`]).
+//! 5. The columns that it holds are crossed out in the fragment's other files ([`attach`]), as the
 //!    crate does after its own rewrite (lance 14.0.2, `L:dataset/fragment.rs:2579`).
 
 use std::collections::BTreeSet;
@@ -11,7 +15,7 @@ use std::num::NonZero;
 use std::sync::Arc;
 
 use arrow_array::{Array as _, ArrayRef, RecordBatch, new_null_array};
-use arrow_schema::{FieldRef, Schema as ArrowSchema};
+use arrow_schema::{Field as ArrowField, FieldRef, Schema as ArrowSchema};
 use lance::Dataset;
 use lance_arrow::json::convert_json_columns;
 use lance_core::datatypes::Schema;
@@ -22,6 +26,8 @@ use object_store::path::Path;
 use uuid::Uuid;
 
 use super::super::super::fault;
+use super::super::dictionary::{self, Dictionaries};
+use super::super::digest::{self, Digest};
 use crate::error::{Error, Kind, Result};
 use crate::units;
 
@@ -30,15 +36,37 @@ const PADDING: u64 = 1024;
 /// Stands for a field that another file holds (lance 14.0.2, `L:dataset/fragment.rs:2588`).
 const CROSSED_OUT: i32 = -2;
 
-/// A column, and where its values for deleted rows come from.
+/// A column of rows, without dictionaries.
 type Column = (FieldRef, ArrayRef);
+
+/// In how many pieces the file writer gets the rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pieces {
+    /// Each as it comes.
+    Many,
+    /// All of them at the end.
+    One,
+}
+
+/// A data file that was written.
+pub struct Written {
+    /// Its description.
+    pub file: DataFile,
+    /// The live rows of each column.
+    pub digests: Vec<Digest>,
+}
 
 /// A data file that is being written.
 pub struct ColumnFile<'a> {
     dataset: &'a Arc<Dataset>,
     schema: Schema,
+    dictionaries: &'a Dictionaries,
+    pieces: Pieces,
     name: String,
     writer: Option<FileWriter>,
+    digests: Vec<Digest>,
+    /// Rows that wait for the others.
+    held: Vec<Vec<Column>>,
     /// The last row that was written.
     last: Vec<Column>,
     /// Rows so far.
@@ -47,11 +75,26 @@ pub struct ColumnFile<'a> {
 
 impl<'a> ColumnFile<'a> {
     /// A file of the columns at these positions of the schema.
-    pub fn new(dataset: &'a Arc<Dataset>, columns: &BTreeSet<usize>) -> Self {
+    pub fn new(
+        dataset: &'a Arc<Dataset>,
+        columns: &BTreeSet<usize>,
+        dictionaries: &'a Dictionaries,
+        pieces: Pieces,
+    ) -> Self {
         let fields = columns.iter().map(|at| dataset.schema().fields[*at].clone()).collect();
         let schema = Schema { fields, metadata: dataset.schema().metadata.clone() };
-        let name = format!("{}.lance", Uuid::new_v4());
-        Self { dataset, schema, name, writer: None, last: Vec::new(), rows: 0 }
+        Self {
+            dataset,
+            schema,
+            dictionaries,
+            pieces,
+            name: format!("{}.lance", Uuid::new_v4()),
+            writer: None,
+            digests: vec![Digest::default(); columns.len()],
+            held: Vec::new(),
+            last: Vec::new(),
+            rows: 0,
+        }
     }
 
     /// Writes rows, whose physical offsets ascend.
@@ -68,6 +111,7 @@ impl<'a> ColumnFile<'a> {
             next = u64::from(*offset) + 1;
         }
         let Some(end) = offsets.len().checked_sub(1) else { return Ok(()) };
+        digest::add(&batch_of(columns.clone())?, self.digests.iter_mut())?;
         self.last =
             columns.iter().map(|(field, array)| (field.clone(), array.slice(end, 1))).collect();
         let padded = columns.into_iter().map(|(field, array)| {
@@ -86,19 +130,22 @@ impl<'a> ColumnFile<'a> {
         let padded: Result<Vec<Column>, _> = padded.collect();
         let padded =
             padded.map_err(|e| Error::caused(Kind::Internal, "keep the places of rows", e))?;
-        self.put(padded).await
+        self.add(padded).await
     }
 
     /// Ends the file after so many rows, and describes it.
     ///
     /// # Errors
     /// As [`ColumnFile::write`]; then the file is gone.
-    pub async fn finish(mut self, rows: u64) -> Result<DataFile> {
+    pub async fn finish(mut self, rows: u64) -> Result<Written> {
         let finished = self.end(rows).await;
-        if finished.is_err() {
-            self.discard().await;
+        match finished {
+            Ok(file) => Ok(Written { file, digests: std::mem::take(&mut self.digests) }),
+            Err(error) => {
+                self.discard().await;
+                Err(error)
+            }
         }
-        finished
     }
 
     /// Takes the unfinished file away.
@@ -128,7 +175,11 @@ impl<'a> ColumnFile<'a> {
                     blank.map_err(|e| Error::caused(Kind::Internal, "fill deleted rows", e))?;
                 padding.push((field.clone(), blank));
             }
-            self.put(padding).await?;
+            self.add(padding).await?;
+        }
+        let held = std::mem::take(&mut self.held);
+        if !held.is_empty() {
+            self.put(dictionary::joined(&held)?).await?;
         }
         let what = format!("write {}", self.path());
         let what = || what.clone();
@@ -145,12 +196,26 @@ impl<'a> ColumnFile<'a> {
         Ok(DataFile::new(name, fields, columns, version, NonZero::new(size), None))
     }
 
+    async fn add(&mut self, columns: Vec<Column>) -> Result<()> {
+        self.rows += columns.first().map_or(0, |(_, array)| units::u64_of(array.len()));
+        match self.pieces {
+            Pieces::Many => self.put(columns).await,
+            Pieces::One => {
+                self.held.push(columns);
+                Ok(())
+            }
+        }
+    }
+
     async fn put(&mut self, columns: Vec<Column>) -> Result<()> {
         let what = format!("write {}", self.path());
-        let (fields, arrays): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
-        let batch = RecordBatch::try_new(Arc::new(ArrowSchema::new(fields)), arrays);
+        let fields = self.schema.fields.iter().map(ArrowField::from);
+        let encoded = fields
+            .zip(&columns)
+            .map(|(field, (built, array))| self.dictionaries.encode(&field, built, array));
+        let batch = batch_of(encoded.collect::<Result<Vec<_>>>()?)?;
         // JSON is stored in a form of its own.
-        let batch = batch.and_then(|batch| convert_json_columns(&batch));
+        let batch = convert_json_columns(&batch);
         let batch = batch.map_err(|e| Error::caused(Kind::Internal, what.as_str(), e))?;
         if self.writer.is_none() {
             let writer = self.open(&batch).await;
@@ -159,7 +224,6 @@ impl<'a> ColumnFile<'a> {
         if let Some(writer) = &mut self.writer {
             writer.write_batch(&batch).await.map_err(|e| fault::of(what, e))?;
         }
-        self.rows += units::u64_of(batch.num_rows());
         Ok(())
     }
 
@@ -168,12 +232,21 @@ impl<'a> ColumnFile<'a> {
         let object = store.create(&self.path()).await?;
         let version = self.dataset.manifest.data_storage_format.lance_file_format();
         let schema = Schema::try_from(batch.schema().as_ref())?;
-        create_writer(version, object, schema, FileWriterOptions::default())
+        // Copies would have dictionaries of their own.
+        let keep_original_array = (!self.dictionaries.is_empty()).then_some(true);
+        let options = FileWriterOptions { keep_original_array, ..FileWriterOptions::default() };
+        create_writer(version, object, schema, options)
     }
 
     fn path(&self) -> Path {
         self.dataset.data_dir().join(self.name.as_str())
     }
+}
+
+fn batch_of(columns: Vec<Column>) -> Result<RecordBatch> {
+    let (fields, arrays): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
+    let batch = RecordBatch::try_new(Arc::new(ArrowSchema::new(fields)), arrays);
+    batch.map_err(|e| Error::caused(Kind::Internal, "put columns together", e))
 }
 
 /// Adds a file to a fragment in the place of what the other files have of its columns, of which

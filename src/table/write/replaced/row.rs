@@ -2,6 +2,8 @@
 //!
 //! 1. What is not replaced must stay what it is, within a list too: the old value is shown as JSON,
 //!    whose inverse is exact (`super::super`), and its Blobs are taken from the carried column.
+//! 2. A name in the new JSON may be of a value elsewhere in the old row, also of another column: those
+//!    are given ([`Values`]).
 
 use std::collections::BTreeMap;
 
@@ -35,11 +37,14 @@ pub struct Old<'a> {
     pub carried: &'a ArrayRef,
 }
 
+/// Blobs of a row, by leaf and indices.
+pub type Values = BTreeMap<(LeafIndex, Vec<u64>), BlobDescriptor>;
+
 /// A row's values of one column.
 pub struct Overlaid<'a> {
     place: &'a str,
     json: Map<String, Value>,
-    blobs: BTreeMap<(LeafIndex, Vec<u64>), BlobDescriptor>,
+    blobs: Values,
 }
 
 impl Overlaid<'_> {
@@ -61,16 +66,28 @@ impl Old<'_> {
     ///
     /// # Errors
     /// Where the old value cannot be shown.
-    pub fn overlaid<'c>(&self, at: usize, change: &'c Change) -> Result<Overlaid<'c>> {
+    pub fn overlaid<'c>(
+        &self,
+        at: usize,
+        change: &'c Change,
+        named: &Values,
+    ) -> Result<Overlaid<'c>> {
         let name = self.field.name();
         let given = change.row.json.get(name);
         let mut value = match given {
             Some(value) => value.clone(),
             None => self.json(at)?,
         };
-        let mut blobs = BTreeMap::new();
+        let of_column = |(leaf, _): &&(LeafIndex, Vec<u64>)| self.leaf(*leaf).is_some();
+        let places = change.row.named.iter().filter(|(place, _)| of_column(place));
+        let mut blobs: Values = places
+            .filter_map(|(place, slot)| Some((place.clone(), named.get(slot)?.clone())))
+            .collect();
         for (key, descriptor) in self.blobs(at)? {
-            let Some(leaf) = self.leaf(key.0) else { continue };
+            let Some(leaf) = self.leaf(key.0).filter(|_| !change.row.named.contains_key(&key))
+            else {
+                continue;
+            };
             let stays = find(&mut value, &leaf.path[1..], &key.1).is_some_and(|v| !v.is_null());
             if stays {
                 blobs.insert(key, descriptor);
@@ -102,8 +119,12 @@ impl Old<'_> {
         renderer.cell(self.field.name(), self.scanned, at)
     }
 
-    fn blobs(&self, at: usize) -> Result<BTreeMap<(LeafIndex, Vec<u64>), BlobDescriptor>> {
-        let mut found = BTreeMap::new();
+    /// The row's Blobs.
+    ///
+    /// # Errors
+    /// Where a value was not carried as it should be.
+    pub fn blobs(&self, at: usize) -> Result<Values> {
+        let mut found = Values::new();
         for (index, _) in self.leaves.shape.indexed() {
             let Some(leaf) = self.leaf(index) else { continue };
             let chain = Chain::new(self.carried, &leaf.path)?;

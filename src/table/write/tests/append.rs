@@ -1,12 +1,15 @@
 //! Batches as real tables take them, and what is told where they cannot be made.
 
+use arrow_array::ArrayRef;
+use arrow_array::cast::AsArray as _;
 use arrow_schema::{DataType, Field};
 use lance::blob::blob_field;
+use lance::dataset::{InsertBuilder, WriteMode, WriteParams};
 use lance_core::datatypes::Schema;
 use serde_json::{Value, json};
 
-use super::super::{Fault, NewRow, Stored, batch};
-use super::lab::{Lab, OBJECT, every_shape, part, row};
+use super::super::{Fault, NewRow, Stored, batches};
+use super::lab::{Lab, OBJECT, element, every_shape, part, row};
 use crate::store::Interval;
 use crate::table::row_json;
 use crate::table::schema::Leaves;
@@ -86,6 +89,46 @@ fn rows_of_every_shape(lab: &Lab) -> [NewRow; 3] {
     ]
 }
 
+/// More rows than one batch of Arrow holds, with 120 of the 128 values that the keys allow.
+#[tokio::test]
+async fn twenty_thousand_rows_share_one_dictionary() {
+    let dictionary = |key| DataType::Dictionary(Box::new(key), Box::new(DataType::Utf8));
+    let words = element(Field::new("item", dictionary(DataType::Int16), true));
+    let fields = vec![
+        blob_field("image", true),
+        Field::new("word", dictionary(DataType::Int8), true),
+        Field::new("words", DataType::List(words), true),
+    ];
+    let lab = Lab::new(fields, false).await;
+    let word = |n: usize| format!("w{}", n * 7 % 120);
+    let new = |n: usize| {
+        let json = json!({"word": word(n), "words": [word(n), null, format!("x{}", n % 1000)]});
+        row(&format!("b/{n}"), json, &[])
+    };
+    let rows: Vec<NewRow> = (0..20_000).map(new).collect();
+    let schema = lab.dataset.schema();
+    let written = batches(schema, &Leaves::of(schema, schema), &rows, 8192).unwrap();
+    let params = WriteParams { mode: WriteMode::Append, ..WriteParams::default() };
+    let insert = InsertBuilder::new(lab.dataset.clone());
+    let dataset = insert.with_params(&params).execute(written).await.unwrap();
+    let mut scanner = dataset.scan();
+    let read = scanner.project(&["word", "words"]).unwrap().try_into_batch().await.unwrap();
+    let texts = |array: &ArrayRef| {
+        let plain = arrow_cast::cast(array, &DataType::Utf8).unwrap();
+        plain.as_string::<i32>().iter().map(|text| text.map(ToOwned::to_owned)).collect::<Vec<_>>()
+    };
+    let wanted: Vec<_> = (0..20_000).map(|n| Some(word(n))).collect();
+    assert_eq!(texts(&read["word"]), wanted);
+    let lists = read["words"].as_list::<i32>();
+    assert_eq!(texts(&lists.value(19_999)), [Some(word(19_999)), None, Some("x999".into())]);
+    // One value too many, in the last of several batches.
+    let mut many: Vec<NewRow> = (0..9000).map(|n| new(n % 100)).collect();
+    many.extend((0..29).map(|n| row(&format!("c/{n}"), json!({"word": format!("y{n}")}), &[])));
+    let faults = batches(schema, &Leaves::of(schema, schema), &many, 8192).unwrap_err();
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert_eq!((faults[0].place.as_str(), faults[0].field.as_str()), ("c/28", "word"));
+}
+
 /// What `cp -r` of a row does: its `row.json` as it is shown, and its files.
 #[tokio::test]
 async fn a_row_that_is_copied_is_the_same_row() {
@@ -131,7 +174,7 @@ async fn a_row_that_is_copied_is_the_same_row() {
 
 fn faults(fields: Vec<Field>, rows: &[NewRow]) -> Vec<(String, String, String)> {
     let schema = Schema::try_from(&arrow_schema::Schema::new(fields)).unwrap();
-    let faults = batch(&schema, &Leaves::of(&schema, &schema), rows).unwrap_err();
+    let faults = batches(&schema, &Leaves::of(&schema, &schema), rows, 2).unwrap_err();
     faults.into_iter().map(|Fault { place, field, text }| (place, field, text)).collect()
 }
 

@@ -14,7 +14,7 @@ use object_store::path::Path;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::super::{Fault, NewRow, Stored, batch};
+use super::super::{Fault, NewRow, Stored, batches};
 use crate::store::Interval;
 use crate::table::schema::Leaves;
 use crate::table::{Options, Policy, Snapshot, Table, row_json};
@@ -113,7 +113,8 @@ impl Lab {
 
     pub fn batch(&self, rows: &[NewRow]) -> Result<RecordBatch, Vec<Fault>> {
         let schema = self.dataset.schema();
-        batch(schema, &Leaves::of(schema, schema), rows)
+        let batches = batches(schema, &Leaves::of(schema, schema), rows, usize::MAX)?;
+        Ok(batches.into_iter().next().unwrap())
     }
 
     /// Appends rows as one version.
@@ -200,5 +201,10 @@ pub fn row(place: &str, json: Value, blobs: &[(u64, &[u64], Stored)]) -> NewRow 
     let blob = |(leaf, indices, stored): &(u64, &[u64], Stored)| {
         ((LeafIndex::new(*leaf), indices.to_vec()), stored.clone())
     };
-    NewRow { place: place.to_owned(), json, blobs: blobs.iter().map(blob).collect() }
+    NewRow {
+        place: place.to_owned(),
+        json,
+        blobs: blobs.iter().map(blob).collect(),
+        ..NewRow::default()
+    }
 }

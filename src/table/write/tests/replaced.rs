@@ -146,7 +146,7 @@ pub(super) fn change(
 /// Commits changes to the newest version.
 pub(super) async fn commit(lab: &mut Lab, changes: &Changes) {
     let snapshot = lab.snapshot().await;
-    let transaction = transaction(&snapshot, changes).await.unwrap();
+    let transaction = transaction(&snapshot, changes).await.unwrap().transaction;
     let committed =
         CommitBuilder::new(lab.dataset.clone()).with_max_retries(0).execute(transaction).await;
     lab.dataset = Arc::new(committed.unwrap());
@@ -409,6 +409,7 @@ async fn whoever_changes_the_same_fragment_meanwhile_is_a_conflict() {
     };
     let (second, elsewhere) =
         (transaction(&old, &second).await.unwrap(), transaction(&old, &elsewhere).await.unwrap());
+    let (second, elsewhere) = (second.transaction, elsewhere.transaction);
     let first = Changes {
         replaced: vec![change(address(&lab, 0).await, json!({}), &[(0, &[], part(0, 1))], &[])],
         ..Changes::default()
