@@ -237,15 +237,21 @@ fn moved_on(place: &str, row: RowIndex, begun: &Snapshot) -> Error {
 }
 
 fn new_row(entry: &Entry, values: &Values<'_>) -> NewRow {
-    let blob = |payload: &Payload| {
+    let placed = |payload: &Payload| {
         let stored = values.stored.get(payload.file.as_path())?.clone();
-        Some(((payload.leaf, payload.indices.clone()), stored))
+        Some(
+            payload
+                .places
+                .iter()
+                .map(move |place| (place.clone(), stored.clone()))
+                .collect::<Vec<_>>(),
+        )
     };
     NewRow {
         place: entry.place.clone(),
         json: entry.json.clone(),
-        blobs: entry.payloads.iter().filter_map(blob).collect(),
-        ..NewRow::default()
+        blobs: entry.payloads.iter().filter_map(placed).flatten().collect(),
+        named: entry.names.clone(),
     }
 }
 

@@ -16,7 +16,8 @@
 //! 3. A batch may be written to by whoever can write to the mount: nothing in it is followed or waited
 //!    for: `look`.
 //! 4. Desktops and editors leave files that nobody wants as rows: [`litter`].
-//! 5. Rows should come in the order that people see: entry2 before entry10: `order`.
+//! 5. `row.json` may say otherwise than the names of the files where each goes: `places`.
+//! 6. Rows should come in the order that people see: entry2 before entry10: `order`.
 //!
 //! What the values of `row.json` have to be is not looked at here: it takes the table's schema.
 
@@ -26,11 +27,13 @@ mod link;
 mod litter;
 mod look;
 mod order;
+mod places;
 mod row_json;
 mod summary;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -45,6 +48,7 @@ use crate::table::write::Fault;
 use crate::tree::{LeafIndex, Shape, VERSION_JSON};
 use crate::units::RowIndex;
 
+pub use fields::Slot;
 pub use litter::litter;
 pub use summary::Summary;
 
@@ -76,6 +80,8 @@ pub struct Entry {
     pub json: Map<String, Value>,
     /// Its Blob values, by field and indices.
     pub payloads: Vec<Payload>,
+    /// The values of the row that it replaces which `row.json` names, by the place where it does.
+    pub names: BTreeMap<Slot, Slot>,
 }
 
 /// What an entry does.
@@ -96,6 +102,8 @@ pub struct Payload {
     pub leaf: LeafIndex,
     /// The indices, one for each list above it, outermost first.
     pub indices: Vec<u64>,
+    /// Where it goes: the same place, unless `row.json` says otherwise.
+    pub places: Vec<Slot>,
     /// The staged file.
     pub file: PathBuf,
     /// Where its bytes come from.
@@ -121,6 +129,13 @@ pub enum Source {
         /// Offset and length in bytes, at least 1; `None` is the whole object.
         range: Option<(u64, u64)>,
     },
+}
+
+impl Payload {
+    /// The value that its name is for.
+    pub fn slot(&self) -> Slot {
+        (self.leaf, self.indices.clone())
+    }
 }
 
 impl Plan {

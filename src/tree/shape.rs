@@ -42,11 +42,17 @@ pub enum Step {
 /// How one leaf is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeafName {
+    path: Vec<Step>,
     pattern: String,
     lists: usize,
 }
 
 impl LeafName {
+    /// The field, from the column down.
+    pub fn path(&self) -> &[Step] {
+        &self.path
+    }
+
     /// How many lists lie above the value.
     pub fn lists(&self) -> usize {
         self.lists
@@ -103,7 +109,7 @@ impl Shape {
             let lists = path.iter().filter(|step| **step == Step::Element).count();
             let index = LeafIndex(units::u64_of(shape.leaves.len()));
             shape.by_pattern.insert(pattern.clone(), index);
-            shape.leaves.push(LeafName { pattern, lists });
+            shape.leaves.push(LeafName { path: path.to_vec(), pattern, lists });
         }
         shape
     }

@@ -8,6 +8,7 @@ mod faults;
 mod indices;
 mod leftovers;
 mod model;
+mod names;
 mod pairs;
 mod private;
 mod races;

@@ -1,6 +1,6 @@
 //! One entry of a batch: a directory that is a row, or a file that is one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,7 +10,7 @@ use serde_json::Map;
 
 use super::fields::{Fields, Slot};
 use super::look::{Folder, Thing};
-use super::{Entry, Payload, Source, Target, link, litter, passed_over, row_json};
+use super::{Entry, Payload, Source, Target, link, litter, passed_over, places, row_json};
 use crate::name;
 use crate::staging::mark::{self, Key};
 use crate::store::Fingerprint;
@@ -31,6 +31,7 @@ pub struct Reader<'a> {
     pub faults: Vec<Fault>,
     batch: &'a str,
     key: &'a Key,
+    shape: &'a Shape,
     fields: Fields<'a>,
     rows: u64,
 }
@@ -38,7 +39,8 @@ pub struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Reads for a version with these Blob fields and so many rows; `key` is that of the folder.
     pub fn new(batch: &'a str, key: &'a Key, shape: &'a Shape, rows: u64) -> Self {
-        Self { entries: vec![], faults: vec![], batch, key, fields: Fields::new(shape), rows }
+        let fields = Fields::new(shape);
+        Self { entries: vec![], faults: vec![], batch, key, shape, fields, rows }
     }
 
     /// Reads what one name in the batch's directory is.
@@ -87,7 +89,8 @@ impl<'a> Reader<'a> {
         };
         let slot = (leaf, Vec::new());
         let payloads: Vec<Payload> = self.payload(path, &place, slot, thing).into_iter().collect();
-        self.entries.push(Entry { name, place, target: Target::New, json: Map::new(), payloads });
+        let (json, names) = (Map::new(), BTreeMap::new());
+        self.entries.push(Entry { name, place, target: Target::New, json, payloads, names });
     }
 
     /// A directory that is a row.
@@ -101,7 +104,8 @@ impl<'a> Reader<'a> {
             Err(error) => return self.fault(&place, "", format!("it cannot be read: {error}")),
         };
         let target = existing.map_or(Target::New, Target::Replace);
-        let mut entry = Entry { name, place, target, json: Map::new(), payloads: vec![] };
+        let (json, payloads) = (Map::new(), Vec::new());
+        let mut entry = Entry { name, place, target, json, payloads, names: BTreeMap::new() };
         let mut taken: HashMap<Slot, String> = HashMap::new();
         let (mut seen, mut deletes) = (0, false);
         for file in names.iter().filter(|name| !passed_over(name)) {
@@ -121,6 +125,10 @@ impl<'a> Reader<'a> {
             } else {
                 self.value(&mut entry, &mut taken, path, file, thing);
             }
+        }
+        let files = taken.into_iter().map(|(slot, name)| (name, slot)).collect();
+        for (slot, text) in places::assign(&mut entry, &files, &self.fields, self.shape) {
+            self.fault(&entry.place, &self.fields.spell(&slot), text);
         }
         match (existing, deletes) {
             (Some(row), true) if seen == 1 => entry.target = Target::Delete(row),
@@ -223,7 +231,10 @@ impl<'a> Reader<'a> {
     /// A file or link as a value; nothing where it is none, which is then a fault.
     fn payload(&mut self, file: PathBuf, place: &str, slot: Slot, thing: Thing) -> Option<Payload> {
         match source(self.key, thing) {
-            Ok(source) => Some(Payload { leaf: slot.0, indices: slot.1, file, source }),
+            Ok(source) => {
+                let places = vec![slot.clone()];
+                Some(Payload { leaf: slot.0, indices: slot.1, places, file, source })
+            }
             Err(text) => {
                 self.fault(place, &self.fields.spell(&slot), text);
                 None

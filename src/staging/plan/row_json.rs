@@ -59,7 +59,7 @@ fn parse(text: &str) -> Result<Map<String, Value>, String> {
 }
 
 /// The beginning of a text, for messages.
-fn cut(text: &str) -> &str {
+pub fn cut(text: &str) -> &str {
     text.char_indices().nth(SHOWN).map_or(text, |(end, _)| &text[..end])
 }
 

@@ -1,5 +1,7 @@
 //! Batches on a real disk, and what they mean.
 
+mod places;
+
 use std::fs;
 use std::os::unix::fs::symlink;
 
