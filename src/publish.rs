@@ -24,7 +24,7 @@ mod rows;
 mod sweep;
 mod upload;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -39,8 +39,9 @@ use self::order::By;
 use self::record::Attempt;
 use crate::error::{Error, Kind, Result};
 use crate::private::Folder;
-use crate::staging::commit::Commit;
+use crate::staging::commit::{Commit, Protected};
 use crate::staging::journal::{Journal, State, Step};
+use crate::staging::plan::{Payload, Plan, Source};
 use crate::staging::spool::{Seal, Spool};
 use crate::store::{Deposit, Progress};
 use crate::table::Table;
@@ -86,6 +87,8 @@ struct Work {
     journal: Mutex<Journal>,
     /// Versions that this process has tagged for it.
     protected: tokio::sync::Mutex<HashSet<u64>>,
+    /// Shared with whoever is about to refer to a version that is protected for it.
+    held: Arc<()>,
     /// Its journal has been taken away: whoever still holds this has to begin anew.
     gone: AtomicBool,
     /// That it is published is in `.lancefs/commits.jsonl`.
@@ -187,26 +190,46 @@ impl Publisher {
     /// of it (spec, "Snapshot Lifetime").
     ///
     /// # Errors
-    /// [`Kind::Denied`] where tags may not be written.
-    async fn keep(&self, name: &str, version: u64) -> Result<()> {
-        let batch = self.spool.batch(name)?.origin.batch;
+    /// [`Kind::Denied`] where tags may not be written, [`Kind::Timeout`] where the store does not
+    /// say in time that it is written.
+    async fn keep(&self, batch: Uuid, version: u64) -> Result<Protected> {
         let work = self.work(batch)?;
+        // Who is about to refer to the version holds this: until then nothing is cleaned up.
+        let held = Protected::new(work.held.clone());
         let tag = format!("lancefs-staging-{batch}-{version}");
         // Those who come second wait until the tag is there.
         let mut protected = work.protected.lock().await;
+        if work.gone.load(Ordering::Acquire) {
+            return Err(Error::new(Kind::NotFound, format!("batch {batch} was removed")));
+        }
         if protected.contains(&version) {
-            return Ok(());
+            return Ok(held);
         }
         // The journal may know of a tag that was never written.
         if !work.state(|state| state.tags.contains(&(tag.clone(), version))) {
             work.write(Step::Protect { tag: tag.clone(), version })?;
         }
-        self.table.protect(&tag, version).await?;
-        if work.gone.load(Ordering::Acquire) {
-            self.table.unprotect(&tag).await?;
-            return Err(Error::new(Kind::NotFound, format!("batch {name} was removed")));
-        }
+        let late = |_| {
+            let seconds = self.options.patience.as_secs_f64();
+            Error::new(Kind::Timeout, format!("tag {tag} was not written in {seconds} s"))
+        };
+        let writing = self.table.protect(&tag, version);
+        tokio::time::timeout(self.options.patience, writing).await.map_err(late)??;
         protected.insert(version);
+        Ok(held)
+    }
+
+    /// Keeps all versions that a plan refers to. Their tags are there for long, unless somebody has
+    /// taken them away, or has put the files on the staging disk by hand.
+    async fn keep_referred(&self, work: &Work, plan: &Plan) -> Result<()> {
+        let version = |payload: &Payload| match &payload.source {
+            Source::Reference(reference) => Some(reference.version),
+            Source::File { .. } | Source::Uri { .. } => None,
+        };
+        let versions: BTreeSet<u64> = plan.payloads().filter_map(version).collect();
+        for version in versions {
+            let _held = self.keep(work.batch, version).await?;
+        }
         Ok(())
     }
 
@@ -222,6 +245,7 @@ impl Publisher {
             turn: tokio::sync::Mutex::default(),
             journal: Mutex::new(journal),
             protected: tokio::sync::Mutex::default(),
+            held: Arc::default(),
             gone: AtomicBool::new(false),
             recorded: AtomicBool::new(false),
             doing: Mutex::default(),
@@ -261,8 +285,11 @@ impl Commit for Publisher {
         works.get(&batch).map(|work| work.shown())
     }
 
-    fn protect(&self, batch: &str, version: u64) -> BoxFuture<'_, Result<()>> {
-        let batch = batch.to_owned();
-        async move { self.keep(&batch, version).await }.boxed()
+    fn protect(&self, batch: Uuid, version: u64) -> BoxFuture<'_, Result<Protected>> {
+        self.keep(batch, version).boxed()
+    }
+
+    fn tidy(&self) {
+        self.leftovers.notify_one();
     }
 }

@@ -37,6 +37,8 @@ pub mod spool;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::tree::SnapshotId;
+
 /// The attribute of a batch that holds its [`Origin`].
 pub const ORIGIN: &str = "user.lancefs.batch";
 /// The attribute of a staged file that holds its [`Reference`].
@@ -51,6 +53,17 @@ pub struct Origin {
     pub version: u64,
     /// The identity of that version's manifest (`tree::SnapshotId::manifest`).
     pub manifest: String,
+}
+
+impl Origin {
+    /// A new batch that is begun on a version of main.
+    pub fn begun_on(version: &SnapshotId) -> Self {
+        Self {
+            batch: Uuid::new_v4(),
+            version: version.version.get(),
+            manifest: version.manifest.to_string(),
+        }
+    }
 }
 
 /// A staged file without bytes: an interval of an object of the table that the commit adopts.

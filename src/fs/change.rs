@@ -147,16 +147,7 @@ impl Fs {
         let to = new_name(&to)?;
         let swaps = how == Moving::Exchange && source == STAGING_ROOT;
         let newest = self.newest_for(if swaps { source } else { target }).await?;
-        let spool = self.spooled()?;
-        spool.rename((source, from), (target, to), how, newest.as_ref())?;
-        if source != target && spool.batch_around(source)? != spool.batch_around(target)? {
-            for (parent, name) in [(target, to), (source, from)] {
-                if let Ok(ino) = spool.number(parent, name) {
-                    self.protect_moved(ino).await;
-                }
-            }
-        }
-        Ok(())
+        self.move_kept((source, from), (target, to), how, newest.as_ref()).await
     }
 
     /// Whether a number is that of `commit/`: what is moved there may take long.

@@ -12,8 +12,11 @@ use super::handles::{OpenFile, OpenValue};
 use super::staging::{Staging, Writable};
 use super::{Fs, Handle};
 use crate::error::{Error, Kind, Result};
-use crate::staging::{Reference, spool};
+use crate::staging::commit::Protected;
+use crate::staging::spool::Moving;
+use crate::staging::{Origin, Reference, spool};
 use crate::store::{Interval, RangeRead, blocking};
+use crate::tree::SnapshotId;
 use crate::units::{BlobOffset, ByteLen, Ino, ObjectOffset};
 
 /// How much is fetched at once when a file gets its bytes.
@@ -21,6 +24,8 @@ const PIECE: u64 = 4 << 20;
 /// The most that one call copies, in bytes: the answer has 32 bits, and the kernel copies whole
 /// pages.
 const COPY: u64 = 1 << 31;
+/// How often a move is tried again because others happen beside it.
+const MOVES: u32 = 16;
 /// Objects that are held open for files that refer to them.
 pub(super) const REFERRED: u64 = 64;
 
@@ -64,8 +69,14 @@ impl Fs {
             _ => return Err(no("the file has bytes of its own")),
         };
         let batch = spool.batch_around(file.ino())?.ok_or_else(|| no("the file is in no batch"))?;
-        commit.protect(&batch, whole.version).await?;
-        blocking(move || file.refer(&reference)).await?;
+        let batch = spool.batch(&batch)?.origin.batch;
+        // What cannot be protected is not referred to: the kernel copies its bytes.
+        let kept = commit.protect(batch, whole.version).await.map_err(|error| {
+            tracing::warn!(place = %value.place, %error, "a copy is made of bytes");
+            Error::caused(Kind::Unsupported, "its version cannot be protected", error)
+        })?;
+        blocking(move || file.refer(&reference, batch)).await?;
+        drop(kept);
         Ok(ByteLen::new(len))
     }
 
@@ -102,17 +113,75 @@ impl Fs {
         blocking(move || file.own()).await
     }
 
-    /// Keeps what a moved file or directory refers to for the batch that it is in now.
-    pub(super) async fn protect_moved(&self, ino: Ino) {
-        let Staging::On(Writable { spool, commit }) = &self.staging else { return };
-        let Ok(Some(batch)) = spool.batch_around(ino) else { return };
-        let looking = spool.clone();
-        let versions = blocking(move || Ok(looking.versions_referred(ino))).await;
-        for version in versions.unwrap_or_default() {
-            if let Err(error) = commit.protect(&batch, version).await {
-                tracing::error!(%batch, version, %error, "what was moved refers to a version that is not kept");
+    /// Moves a name. What goes to another batch and refers to the table is protected for that one
+    /// first.
+    ///
+    /// # Errors
+    /// As [`spool::Spool::rename`], and where it cannot be protected; then it is where it was.
+    pub(super) async fn move_kept(
+        &self,
+        from: (Ino, &str),
+        to: (Ino, &str),
+        how: Moving,
+        newest: Option<&SnapshotId>,
+    ) -> Result<()> {
+        let Staging::On(Writable { spool, commit }) = &self.staging else {
+            return self.spooled().map(drop);
+        };
+        let origin = newest.map(Origin::begun_on);
+        let mut attempts = MOVES;
+        loop {
+            let since = spool.moment();
+            let kept = self.keep_moved(from, to, how, origin.as_ref()).await;
+            let begun = (origin.as_ref(), since);
+            let moved = kept.and_then(|kept| {
+                let moved = spool.rename(from, to, how, begun);
+                if moved.is_err() && !kept.is_empty() {
+                    commit.tidy();
+                }
+                moved
+            });
+            attempts -= 1;
+            if moved.is_ok() || spool.moment() == since || attempts == 0 {
+                return moved;
             }
         }
+    }
+
+    /// Protects what a move is going to take to another batch.
+    async fn keep_moved(
+        &self,
+        from: (Ino, &str),
+        to: (Ino, &str),
+        how: Moving,
+        origin: Option<&Origin>,
+    ) -> Result<Vec<Protected>> {
+        let mut kept = Vec::new();
+        let Staging::On(Writable { spool, commit }) = &self.staging else { return Ok(kept) };
+        let (old, new) = (spool.batch_around(from.0)?, spool.batch_around(to.0)?);
+        if old == new {
+            return Ok(kept);
+        }
+        let back = (how == Moving::Exchange).then_some((to, old));
+        for ((parent, name), batch) in std::iter::once((from, new)).chain(back) {
+            let (looking, looked) = (spool.clone(), name.to_owned());
+            let look = move || looking.versions_referred(parent, &looked);
+            let versions = blocking(look).await?;
+            if versions.is_empty() {
+                continue;
+            }
+            let batch = match batch {
+                Some(batch) => Some(spool.batch(&batch)?.origin.batch),
+                None => origin.map(|origin| origin.batch),
+            };
+            let none = || Error::new(Kind::Internal, format!("{name:?} is moved to no batch"));
+            let batch = batch.ok_or_else(none)?;
+            for version in versions {
+                let protected = commit.protect(batch, version).await;
+                kept.push(protected.map_err(|e| e.at(format!("{name:?} refers to the table")))?);
+            }
+        }
+        Ok(kept)
     }
 
     async fn read_referred(

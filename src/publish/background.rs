@@ -266,6 +266,7 @@ impl Publisher {
         }
         let newest = self.table.newest().await?;
         let plan = self.plan(batch, &newest).await?;
+        self.keep_referred(&work, &plan).await?;
         let waiting = self.quiet_files(&plan);
         let waiting = waiting
             .into_iter()

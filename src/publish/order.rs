@@ -146,6 +146,7 @@ impl Publisher {
             return Err(invalid(&batch.name, &faults));
         }
         work.is_at(Doing::Uploading);
+        self.keep_referred(work, &plan).await?;
         self.upload_rest(work, &plan).await?;
         self.check_references(&plan).await?;
         crash::at("after", "uploaded");

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::record::Attempt;
 use super::{Publisher, Work};
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::staging::crash;
 use crate::staging::journal::Journal;
 use crate::staging::spool::{Batch, Frozen};
@@ -97,9 +97,16 @@ impl Publisher {
     /// The last failure. What is left is in the journal, for the next time.
     pub(super) async fn clean(&self, work: &Arc<Work>) -> Result<()> {
         let _turn = work.turn.lock().await;
+        // Nobody protects anything for it meanwhile.
+        let mut protected = work.protected.lock().await;
         if work.gone.load(Ordering::Acquire) || !self.is_over(work).await {
             return Ok(());
         }
+        if Arc::strong_count(&work.held) > 1 {
+            let text = format!("batch {} is not there, and is about to be", work.batch);
+            return Err(Error::new(Kind::Busy, text));
+        }
+        protected.clear();
         let (abandoned, tags) = work.state(|state| {
             let abandoned: Vec<Arc<str>> = state.abandoned().cloned().collect();
             (abandoned, state.tags.clone())

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use uuid::Uuid;
@@ -25,6 +26,10 @@ pub const PACK: u64 = 64 << 20;
 /// Objects that are made at once. Their parts share one budget of memory.
 const AT_ONCE: usize = 4;
 
+/// How old an object may be that a commit is going to name. A cleanup takes what no version names
+/// and is older than seven days (lance 14.0.2, `L:dataset/cleanup.rs`), and may do so between our look
+/// at it and the manifest: a day is enough for all that comes between, and for clocks that differ.
+const OLDEST: Duration = Duration::from_hours(6 * 24);
 /// How often what was uploaded is looked at again.
 const ROUNDS: u32 = 5;
 /// How many objects are looked at at once.
@@ -119,8 +124,8 @@ async fn store_group(
 }
 
 impl Publisher {
-    /// Uploads every file that has not been, or whose object is not whole any more: the table's
-    /// cleanup removes what no version names for a week. As that may take hours, everything is
+    /// Uploads every file that has not been, or whose object is not whole any more or so old that the
+    /// table's cleanup could take it before a version names it. As that may take hours, everything is
     /// looked at again afterwards, until nothing is missing.
     pub(super) async fn upload_rest(&self, work: &Work, plan: &Plan) -> Result<()> {
         for _ in 0..ROUNDS {
@@ -190,11 +195,12 @@ impl Publisher {
             .await
     }
 
-    /// Those of these objects that are as long as they have to be.
+    /// Those of these objects that are as long as they have to be, and not too old.
     async fn whole(&self, ends: HashMap<Arc<str>, u64>) -> Result<HashSet<Arc<str>>> {
         let looked = futures::stream::iter(ends).map(|(object, end)| async move {
-            let len = self.deposit.length(&object).await?;
-            Ok(len.is_some_and(|len| len >= end).then_some(object))
+            let seen = self.deposit.look(&object).await?;
+            let is_usable = seen.is_some_and(|seen| seen.len >= end && seen.age() < OLDEST);
+            Ok(is_usable.then_some(object))
         });
         let looked: Vec<_> = looked.buffer_unordered(LOOKS_AT_ONCE).try_collect().await?;
         Ok(looked.into_iter().flatten().collect())

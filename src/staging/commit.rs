@@ -1,6 +1,9 @@
 //! What the mounted tree asks of whoever publishes batches, which is in a layer above this one.
 
+use std::sync::Arc;
+
 use futures::future::BoxFuture;
+use uuid::Uuid;
 
 use crate::error::Result;
 
@@ -23,9 +26,27 @@ pub trait Commit: Send + Sync {
     fn progress(&self, batch: &str) -> Option<String>;
 
     /// Protects a version of main from cleanup until a batch that refers to its objects is gone
-    /// (spec, "Snapshot Lifetime").
+    /// (spec, "Snapshot Lifetime"). A batch that is only going to be there is taken for one that has
+    /// gone as soon as what is given back is dropped.
     ///
     /// # Errors
-    /// Where the version cannot be tagged.
-    fn protect(&self, batch: &str, version: u64) -> BoxFuture<'_, Result<()>>;
+    /// Where the version cannot be tagged, or not in time; then nothing may refer to it.
+    fn protect(&self, batch: Uuid, version: u64) -> BoxFuture<'_, Result<Protected>>;
+
+    /// Takes away, after a while, what was protected for a batch that has not come to be.
+    fn tidy(&self);
+}
+
+/// A version that is protected for a batch.
+#[derive(Clone)]
+#[must_use = "the protection of a batch that is not there yet ends with it"]
+pub struct Protected {
+    _held: Arc<()>,
+}
+
+impl Protected {
+    /// For as long as something is shared.
+    pub fn new(held: Arc<()>) -> Self {
+        Self { _held: held }
+    }
 }

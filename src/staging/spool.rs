@@ -40,6 +40,7 @@ mod seals;
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::error::Result;
@@ -55,6 +56,7 @@ pub use disk::Stat;
 pub use files::{OpenFile, Whence};
 pub use moves::Moving;
 pub use names::{Caller, Listed, NewNode};
+pub use reference::Moment;
 pub use seals::Seal;
 
 use batches::Batches;
@@ -117,6 +119,8 @@ pub struct Spool {
     batches: Batches,
     seals: Seals,
     quota: Quota,
+    /// Counts what [`Moment`] tells of.
+    moments: AtomicU64,
 }
 
 impl Spool {
@@ -149,6 +153,7 @@ impl Spool {
             batches: Batches::new(),
             seals: Seals::default(),
             quota: Quota::new(opening.limit),
+            moments: AtomicU64::new(0),
         });
         spool.quota.account(ByteLen::new(0), disk::allocated(&spool.tree));
         // What is in there counts until it is deleted.

@@ -22,7 +22,7 @@ mod tests;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt as _};
@@ -51,6 +51,22 @@ pub enum Depot {
     Local(PathBuf),
     /// A prefix of an object store, and what the store takes.
     Remote(Arc<dyn ObjectStore>, Path, Limits),
+}
+
+/// What a store says of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Its length in bytes.
+    pub len: u64,
+    /// When it was written, by the store's clock.
+    pub modified: SystemTime,
+}
+
+impl Seen {
+    /// How long ago it was written; 0 where the store's clock is ahead of ours.
+    pub fn age(&self) -> Duration {
+        self.modified.elapsed().unwrap_or_default()
+    }
 }
 
 /// How far an upload is; shared by whoever shows it.
@@ -121,15 +137,29 @@ impl Deposit {
     /// # Errors
     /// Where the store does not answer.
     pub async fn length(&self, name: &str) -> Result<Option<u64>> {
+        Ok(self.look(name).await?.map(|seen| seen.len))
+    }
+
+    /// What an object is like; `None` where there is none.
+    ///
+    /// # Errors
+    /// Where the store does not answer.
+    pub async fn look(&self, name: &str) -> Result<Option<Seen>> {
         match &self.depot {
-            Depot::Local(root) => match std::fs::metadata(root.join(name)) {
-                Ok(meta) => Ok(Some(meta.len())),
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-                Err(e) => Err(e).context(Kind::Payload, || format!("look at {name}")),
-            },
+            Depot::Local(root) => {
+                let what = || format!("look at {name}");
+                let meta = match std::fs::metadata(root.join(name)) {
+                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+                    meta => meta.context(Kind::Payload, what)?,
+                };
+                let modified = meta.modified().context(Kind::Payload, what)?;
+                Ok(Some(Seen { len: meta.len(), modified }))
+            }
             Depot::Remote(store, root, _) => {
                 match self.within(name, store.head(&below(root, name))).await? {
-                    Ok(meta) => Ok(Some(meta.size)),
+                    Ok(meta) => {
+                        Ok(Some(Seen { len: meta.size, modified: meta.last_modified.into() }))
+                    }
                     Err(object_store::Error::NotFound { .. }) => Ok(None),
                     Err(e) => Err(Error::caused(kind_of(&e), format!("head {name}"), e)),
                 }

@@ -56,6 +56,12 @@ impl Table {
     /// [`crate::error::Kind::Denied`] where tags may not be written.
     pub async fn protect(&self, tag: &str, version: u64) -> Result<()> {
         let dataset = &self.newest().await?.dataset;
+        // Where it is there already, nobody needs the right to write it.
+        if let Ok(known) = dataset.tags().get(tag).await
+            && (known.branch.as_deref(), known.version) == (None, version)
+        {
+            return Ok(());
+        }
         write_tag(dataset, tag, Ref::Version(None, Some(version))).await
     }
 

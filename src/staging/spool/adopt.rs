@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 use super::disk::{self, OnDisk as _};
 use super::{Spool, origin};
 use crate::error::Result;
+use crate::staging::Origin;
 use crate::staging::mark::Word;
 use crate::tree::{FileKind, SnapshotId};
 
@@ -59,6 +60,6 @@ impl Spool {
             None => "a batch that was not made through the mount is adopted",
         };
         tracing::warn!(name, "{why}");
-        origin::write(&self.key, fd, &origin::new(newest))
+        origin::write(&self.key, fd, &Origin::begun_on(newest))
     }
 }

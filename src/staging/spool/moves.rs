@@ -5,14 +5,16 @@ use std::sync::{Arc, PoisonError};
 
 use rustix::fs::{AtFlags, RenameFlags};
 
-use super::Spool;
 use super::batches::Change;
 use super::disk::{self, OnDisk as _, as_owner, path_fd, proc};
 use super::names::Spot;
 use super::nodes::Path;
-use crate::error::Result;
-use crate::staging::ORIGIN;
-use crate::tree::{FileKind, SnapshotId};
+use super::reference::Moment;
+use super::{Spool, origin as origins};
+use crate::error::{Error, Kind, Result};
+use crate::staging::mark::Word;
+use crate::staging::{ORIGIN, Origin};
+use crate::tree::FileKind;
 use crate::units::{ByteLen, Ino};
 
 /// What a rename does where the new name is taken.
@@ -43,21 +45,29 @@ impl Spool {
         self.take_away(parent, name, AtFlags::REMOVEDIR)
     }
 
-    /// Moves a name. What becomes a child of `staging/` is a batch from then on, begun on `newest`.
+    /// Moves a name. What becomes a child of `staging/` is the batch `origin` from then on.
     ///
     /// # Errors
-    /// As [`Spool::mkdir`], of both places; [`Kind::Refused`] for a symlink that would be a batch.
+    /// As [`Spool::mkdir`], of both places; [`Kind::Refused`] for a symlink that would be a batch;
+    /// [`Kind::Busy`] for a move from one batch to another after which it is not certain any more,
+    /// because something has happened since that [`Moment`], that what it refers to is protected.
     pub fn rename(
         &self,
         (from_parent, from): (Ino, &str),
         (to_parent, to): (Ino, &str),
         how: Moving,
-        newest: Option<&SnapshotId>,
+        (origin, since): (Option<&Origin>, Moment),
     ) -> Result<()> {
         let moving = self.moves.write().unwrap_or_else(PoisonError::into_inner);
         let source = self.spot_to_change(from_parent)?;
         let target = self.spot_to_change(to_parent)?;
         let (old, new) = (source.path(from), target.path(to));
+        let is_within =
+            source.is_top() == target.is_top() && (source.is_top() || old.batch() == new.batch());
+        if !is_within && self.moment() != since {
+            let text = format!("{:?} cannot be moved: much else is", old.shown());
+            return Err(Error::new(Kind::Busy, text));
+        }
         let _changes = if source.is_top() && target.is_top() {
             self.moving_batch(&old, &new, how)?
         } else {
@@ -66,13 +76,17 @@ impl Spool {
         let what = || format!("rename {:?} to {:?}", old.shown(), new.shown());
         let moved = path_fd(&source.directory, from).on_disk(what)?;
         let there = path_fd(&target.directory, to).ok();
-        for (fd, goes_to, name) in [(Some(&moved), &target, to), (there.as_ref(), &source, from)] {
-            if let Some(fd) = fd
-                && goes_to.is_top()
-                && (how == Moving::Exchange || std::ptr::eq(fd, &raw const moved))
-            {
-                self.become_batch(fd, name, newest)?;
-            }
+        // What is a batch stays the one that it is; what somebody put there by hand becomes one.
+        let is_batch = || Ok(matches!(origins::look(&self.key, &moved)?, Some(Word::Ours(_))));
+        if target.is_top() && !(source.is_top() && is_batch()?) {
+            self.become_batch(&moved, to, origin)?;
+        }
+        if source.is_top()
+            && !target.is_top()
+            && how == Moving::Exchange
+            && let Some(there) = &there
+        {
+            self.become_batch(there, from, origin)?;
         }
         let flags = match how {
             Moving::Replace => RenameFlags::empty(),
@@ -81,6 +95,7 @@ impl Spool {
         };
         rustix::fs::renameat_with(&source.directory, from, &target.directory, to, flags)
             .on_disk(what)?;
+        self.moved();
         self.renamed((&source, from, moved), (&target, to, there), how)?;
         drop(moving);
         Ok(())

@@ -17,7 +17,7 @@ use super::files::OpenFile;
 use super::nodes::Path;
 use super::{Spool, origin, reference};
 use crate::error::{Error, Kind, Result};
-use crate::staging::mark::Word;
+use crate::staging::Origin;
 use crate::tree::{FileKind, SnapshotId, ino::STAGING_ROOT};
 use crate::units::{ByteLen, Ino};
 
@@ -286,7 +286,7 @@ impl Spool {
         make(beside, &hidden).on_disk(what)?;
         let put = Self::finish(beside, &hidden, new, spot).and_then(|()| {
             let fd = path_fd(beside, &hidden).on_disk(what)?;
-            self.become_batch(&fd, new.name, new.newest)?;
+            self.become_batch(&fd, new.name, new.newest.map(Origin::begun_on).as_ref())?;
             let (to, flags) = (&spot.directory, RenameFlags::NOREPLACE);
             // A directory is written to when it is moved.
             let put = || rustix::fs::renameat_with(beside, &*hidden, to, new.name, flags);
@@ -334,24 +334,21 @@ impl Spool {
         Ok(stat)
     }
 
-    /// Makes sure that what is to be a batch says where it comes from.
+    /// Lets what is to be a batch say where it comes from.
     pub(super) fn become_batch(
         &self,
         fd: &OwnedFd,
         name: &str,
-        newest: Option<&SnapshotId>,
+        origin: Option<&Origin>,
     ) -> Result<()> {
         if disk::stat(fd, "")?.kind == FileKind::Symlink {
             return Err(no_batch(name));
         }
-        if let Some(Word::Ours(_)) = origin::look(&self.key, fd)? {
-            return Ok(());
-        }
-        let newest = newest.ok_or_else(|| {
+        let origin = origin.ok_or_else(|| {
             let text = format!("nobody said which version batch {name:?} is begun on");
             Error::new(Kind::Internal, text)
         })?;
-        origin::write(&self.key, fd, &origin::new(newest))
+        origin::write(&self.key, fd, origin)
     }
 }
 

@@ -4,22 +4,13 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
-use uuid::Uuid;
 
 use super::disk::{self, OnDisk as _, as_owner, failed, proc};
 use crate::error::{Error, Kind, Result};
 use crate::staging::mark::{self, Key, Word};
 use crate::staging::{ORIGIN, Origin};
-use crate::tree::{FileKind, SnapshotId};
+use crate::tree::FileKind;
 
-/// A new batch that is begun on a version of main.
-pub fn new(version: &SnapshotId) -> Origin {
-    Origin {
-        batch: Uuid::new_v4(),
-        version: version.version.get(),
-        manifest: version.manifest.to_string(),
-    }
-}
 
 /// Reads the origin of what a descriptor stands for; `None` where it has none.
 ///

@@ -6,13 +6,20 @@
 //! 2. A crash on the way: the attribute is there before the length is, and gone only after the bytes
 //!    are on the disk. What both give is what was copied.
 //! 3. Several may write first: one fetches and the others wait ([`OpenFile::turn`]).
+//! 4. What is referred to must be protected for the batch that a file is in, before it refers and
+//!    before it is moved there; that takes a request, for which no lock can be held. So whoever
+//!    refers says for which batch it was protected, and whoever moves between batches since when it
+//!    has known what is referred to ([`Moment`]).
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
+use uuid::Uuid;
 
 use super::Spool;
 use super::disk::{self, OnDisk as _, Stat, as_owner, failed, proc};
@@ -21,7 +28,7 @@ use crate::error::{Error, Kind, Result};
 use crate::staging::mark::{self, Key};
 use crate::staging::{REFERENCE, Reference};
 use crate::tree::FileKind;
-use crate::units::{BlobOffset, ByteLen, u64_of};
+use crate::units::{BlobOffset, ByteLen, Ino, u64_of};
 
 /// The reference that a file is; `None` for one with its own bytes.
 ///
@@ -65,13 +72,21 @@ impl OpenFile {
         self.spool().opens.turn(self.ino())
     }
 
-    /// Makes it a reference, or a longer one.
+    /// Makes it a reference, or a longer one, whose version is protected for a batch.
     ///
     /// # Errors
-    /// [`Kind::Busy`] in a batch that is frozen, and what the disk says.
-    pub fn refer(&self, reference: &Reference) -> Result<()> {
+    /// [`Kind::Busy`] in a batch that is frozen, [`Kind::Unsupported`] in another one than that, and
+    /// what the disk says.
+    pub fn refer(&self, reference: &Reference, batch: Uuid) -> Result<()> {
+        // It stays in its batch meanwhile.
+        let spool = self.spool();
+        let _still = spool.still();
         let _change = self.changing()?;
-        let text = self.spool().key.mark(REFERENCE, reference)?;
+        let around = spool.batch_around(self.ino())?;
+        if around.is_none_or(|name| spool.batch(&name).is_ok_and(|b| b.origin.batch != batch)) {
+            return Err(Error::new(Kind::Unsupported, "it was moved to another batch"));
+        }
+        let text = spool.key.mark(REFERENCE, reference)?;
         let what = || format!("write {REFERENCE}");
         let fd = self.file();
         // A value is read-only in a version, and so is what cp makes for its copy.
@@ -84,7 +99,8 @@ impl OpenFile {
                 }
                 other => failed(what(), other),
             })?;
-        self.spool().opens.refer(self.ino(), Some(Arc::new(reference.clone())));
+        spool.opens.refer(self.ino(), Some(Arc::new(reference.clone())));
+        spool.moved();
         rustix::fs::ftruncate(&fd, reference.len).on_disk(what)
     }
 
@@ -135,29 +151,60 @@ impl OpenFile {
     }
 }
 
+/// Tells whether a file has become a reference since, or a name has moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment(u64);
+
 impl Spool {
-    /// The versions that files beneath a number refer to: their objects must be kept.
-    pub fn versions_referred(&self, ino: crate::units::Ino) -> Vec<u64> {
-        let Ok(path) = self.nodes().path(ino) else { return Vec::new() };
+    /// Now.
+    pub fn moment(&self) -> Moment {
+        Moment(self.moments.load(Ordering::SeqCst))
+    }
+
+    /// Something has moved, or refers to the table now.
+    pub(super) fn moved(&self) {
+        self.moments.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The versions that a file, or the files in a directory, refer to: their objects must be kept.
+    ///
+    /// # Errors
+    /// What the disk says: then it is not known.
+    pub fn versions_referred(&self, parent: Ino, name: &str) -> Result<BTreeSet<u64>> {
+        let path = self.nodes().path(parent)?;
+        let mut versions = BTreeSet::new();
         if path.base.is_some() {
-            return Vec::new();
+            return Ok(versions);
         }
-        let Ok(fd) = self.at(&path) else { return Vec::new() };
-        let Ok(stat) = disk::stat(&fd, "") else { return Vec::new() };
-        let version = |fd: &OwnedFd, stat: &Stat| Some(read(&self.key, fd, stat).ok()??.version);
-        if stat.kind == FileKind::File {
-            return version(&fd, &stat).into_iter().collect();
+        let _still = self.still();
+        let mut path = path;
+        path.names.push(name.into());
+        let what = || format!("look for references in {:?}", path.shown());
+        let root = self.at(&path)?;
+        if disk::stat(&root, "")?.kind == FileKind::File {
+            versions.extend(self.version_referred(&root)?);
+            return Ok(versions);
         }
-        let files = walkdir::WalkDir::new(disk::within(&fd)).into_iter().flatten();
-        let files = files.filter(|entry| entry.file_type().is_file());
-        let versions = files.filter_map(|file| {
-            let name = file.path().to_str()?;
-            let stat = disk::stat(rustix::fs::CWD, name).ok()?;
-            version(&disk::path_fd(rustix::fs::CWD, name).ok()?, &stat)
-        });
-        let mut versions: Vec<u64> = versions.collect();
-        versions.sort_unstable();
-        versions.dedup();
-        versions
+        for entry in walkdir::WalkDir::new(disk::within(&root)) {
+            let entry = entry.map_err(|e| {
+                let errno = e.io_error().and_then(io::Error::raw_os_error);
+                Error::caused(errno.map_or(Kind::Internal, Kind::Disk), what(), e)
+            })?;
+            if entry.file_type().is_file() {
+                let fd = disk::path_fd(rustix::fs::CWD, entry.path()).on_disk(what)?;
+                versions.extend(self.version_referred(&fd)?);
+            }
+        }
+        Ok(versions)
+    }
+
+    /// The version that a file refers to. What cannot be a reference of ours refers to nothing: no
+    /// commit adopts it.
+    fn version_referred(&self, file: &OwnedFd) -> Result<Option<u64>> {
+        match read(&self.key, file, &disk::stat(file, "")?) {
+            Ok(reference) => Ok(reference.map(|reference| reference.version)),
+            Err(error) if error.kind() == Kind::Internal => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }

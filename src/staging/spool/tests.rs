@@ -53,7 +53,9 @@ impl Desk {
     }
 
     fn rename(&self, from: (Ino, &str), to: (Ino, &str)) -> Result<()> {
-        self.spool.rename(from, to, Moving::Replace, Some(&newest()))
+        let origin = crate::staging::Origin::begun_on(&newest());
+        let now = self.spool.moment();
+        self.spool.rename(from, to, Moving::Replace, (Some(&origin), now))
     }
 
     fn uuid(&self, name: &str) -> uuid::Uuid {

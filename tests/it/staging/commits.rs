@@ -260,3 +260,37 @@ fn nothing_in_staging_waits_for_a_commit() {
     assert_eq!((desk.rows(), desk.newest()), (1, 2));
     assert_eq!(std::fs::read(desk.staged("c/1/blob.bin")).unwrap(), b"second");
 }
+
+#[test]
+fn what_was_uploaded_days_ago_is_uploaded_again_before_a_cleanup_may_take_it() {
+    let (s3, folder) = (S3::new(&[]), folder());
+    let flags = ["--upload-delay", "100ms"];
+    let remote = remote_desk(&s3, &flags);
+    let local = photo_desk(folder.path(), &flags);
+    for (desk, blobs) in [
+        (&remote, s3.bucket().join("t/_blobs")),
+        (&local, folder.path().join("photos.lance/_blobs")),
+    ] {
+        desk.entry("old/1", &[("blob.bin", b"old")]);
+        desk.entry("young/1", &[("blob.bin", b"young")]);
+        eventually("all is uploaded", || blobs.is_dir() && names(&blobs).len() == 2);
+        let before = names(&blobs);
+        let day = Duration::from_hours(24);
+        for name in &before {
+            let path = blobs.join(name);
+            let days =
+                if std::fs::read(&path).unwrap() == b"old" { 6 * day + day / 2 } else { 5 * day };
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            file.set_modified(std::time::SystemTime::now() - days).unwrap();
+        }
+        desk.must_commit("old");
+        desk.must_commit("young");
+        desk.settles();
+        let after = names(&blobs);
+        assert_eq!(after.len(), 2, "the old object is taken away: {before:?}, {after:?}");
+        assert_eq!(before.iter().filter(|name| after.contains(name)).count(), 1);
+        let read = |row| std::fs::read(desk.mount.at(format!("latest/{row}/blob.bin"))).unwrap();
+        assert_eq!((&read(0)[..], &read(1)[..]), (&b"old"[..], &b"young"[..]));
+        desk.verify();
+    }
+}

@@ -6,8 +6,15 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::json;
+
 use super::Staged;
-use crate::harness::{Mount, Tables, folder, sha256, stdout, xattr};
+use crate::harness::{
+    Desk, Mount, S3, Tables, eventually, folder, names, photos, sha256, stdout, xattr,
+};
+
+/// Too large to share an object with others.
+const LARGE: usize = 5 << 20;
 
 /// A table with values of every kind of storage, opted in to Managed storage afterwards.
 fn mixed() -> (Staged, PathBuf) {
@@ -34,7 +41,7 @@ fn is_reference(on_disk: &Path) -> bool {
 
 /// The rows with a value, and how it is stored.
 fn rows(staged: &Staged) -> Vec<(String, PathBuf, String)> {
-    let rows = crate::harness::names(&staged.mount.at("1"));
+    let rows = names(&staged.mount.at("1"));
     let values = rows.into_iter().map(|row| {
         let value = staged.mount.at("1").join(&row).join("blob.bin");
         let kind = xattr(&value, "user.lancefs.kind").unwrap_or_default();
@@ -139,12 +146,12 @@ fn a_commit_adopts_what_is_referred_to() {
             copy(value, &batch.join(row).join("blob.bin"));
         }
     }
-    let entries = crate::harness::names(&batch).len();
+    let entries = names(&batch).len();
     let before = blobs();
     fs::rename(&batch, staged.mount.at("commit/b")).unwrap();
     assert_eq!(blobs(), before, "no payload was moved");
     let newest = staged.mount.at("latest");
-    let count = crate::harness::names(&staged.mount.at("1")).len() - 1;
+    let count = names(&staged.mount.at("1")).len() - 1;
     let mut adopted: Vec<String> = (count..count + entries)
         .map(|row| newest.join(row.to_string()).join("blob.bin"))
         .map(|value| sha256(&fs::read(value).unwrap()))
@@ -157,5 +164,89 @@ fn a_commit_adopts_what_is_referred_to() {
     adopted.sort();
     wanted.sort();
     assert_eq!(adopted, wanted);
-    assert_eq!(crate::harness::names(&staged.at("")), [""; 0]);
+    assert_eq!(names(&staged.at("")), [""; 0]);
+}
+
+/// A table in a bucket with one row of a large value, which a copy can refer to.
+fn remote() -> (S3, Desk) {
+    let (s3, folder) = (S3::new(&[]), folder());
+    let table = folder.path().join("photos.lance");
+    photos(&table);
+    s3.put(&table, "t");
+    let flags = ["--upload-delay", "1h", "--timeout", "3s", "--storage-option=timeout=1s"];
+    let desk = Desk::remote(&s3, "t", &flags);
+    desk.entry("first/1", &[("blob.bin", &[b'l'; LARGE])]);
+    desk.must_commit("first");
+    desk.settles();
+    (s3, desk)
+}
+
+/// The tags of a table, and what they keep.
+fn tags(desk: &Desk) -> Vec<String> {
+    let listed = desk.python("print(*sorted(ds.tags.list()))");
+    listed.split_whitespace().map(ToOwned::to_owned).collect()
+}
+
+#[test]
+fn a_copy_whose_version_cannot_be_protected_has_bytes_of_its_own() {
+    let (s3, desk) = remote();
+    let value = desk.mount.at("2/0/blob.bin");
+    for (name, kind) in [("refused", "fail-403"), ("hung", "hang"), ("lost", "apply-then-hang")] {
+        fs::create_dir_all(desk.staged(&format!("{name}/1"))).unwrap();
+        s3.strike(json!({ "kind": kind, "method": "PUT", "key": "_refs/tags" }));
+        let copied = desk.staged(&format!("{name}/1/blob.bin"));
+        copy(&value, &copied);
+        assert!(s3.struck().1 > 0, "{kind}: no tag was written");
+        s3.heal();
+        let on_disk = desk.folder().join("tree").join(name).join("1/blob.bin");
+        assert!(!is_reference(&on_disk), "{kind}");
+        assert_eq!(fs::read(&on_disk).unwrap(), [b'l'; LARGE], "{kind}");
+        // And once it can be, it refers to the table.
+        fs::remove_file(&copied).unwrap();
+        copy(&value, &copied);
+        assert!(is_reference(&on_disk), "{kind}");
+    }
+    assert_eq!(tags(&desk).len(), 3);
+    for batch in ["refused", "hung", "lost"] {
+        desk.must_commit(batch);
+    }
+    desk.settles();
+    assert_eq!(tags(&desk), [""; 0]);
+    assert_eq!(names(&s3.bucket().join("t/_blobs")).len(), 1, "no byte was uploaded again");
+}
+
+#[test]
+fn what_refers_to_the_table_moves_to_another_batch_only_if_it_is_protected_there() {
+    let (s3, desk) = remote();
+    for batch in ["a/1", "b/1"] {
+        fs::create_dir_all(desk.staged(batch)).unwrap();
+    }
+    copy(&desk.mount.at("2/0/blob.bin"), &desk.staged("a/1/blob.bin"));
+    for kind in ["fail-403", "hang", "apply-then-hang"] {
+        for to in ["b/2", "alone"] {
+            s3.strike(json!({ "kind": kind, "method": "PUT", "key": "_refs/tags" }));
+            let moved = fs::rename(desk.staged("a/1"), desk.staged(to));
+            assert!(moved.is_err() && s3.struck().1 > 0, "{kind}: {to}");
+            s3.heal();
+            assert!(desk.staged("a/1/blob.bin").exists() && !desk.staged(to).exists());
+        }
+    }
+    fs::rename(desk.staged("a/1"), desk.staged("b/2")).unwrap();
+    fs::rename(desk.staged("b/2/blob.bin"), desk.staged("alone.bin")).unwrap();
+    fs::rename(desk.staged("alone.bin"), desk.staged("b/1/blob.bin")).unwrap();
+    fs::remove_dir_all(desk.staged("a")).unwrap();
+    fs::remove_dir(desk.staged("b/2")).unwrap();
+    eventually("only b is protected", || tags(&desk).len() == 1);
+    // The row goes, and with it every version but the newest and the one that is protected.
+    desk.python(
+        "from datetime import timedelta
+ds.delete('true')
+newest().cleanup_old_versions(older_than=timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False)",
+    );
+    assert_eq!(names(&s3.bucket().join("t/_blobs")).len(), 1, "the object is there");
+    desk.must_commit("b");
+    desk.settles();
+    assert_eq!(fs::read(desk.mount.at("latest/0/blob.bin")).unwrap(), [b'l'; LARGE]);
+    desk.verify();
+    assert_eq!(tags(&desk), [""; 0]);
 }
