@@ -5,6 +5,7 @@
 
 use lance_core::datatypes::{Field, Schema};
 
+use crate::error::{Error, Kind, Result};
 use crate::tree::{Shape, Step};
 
 /// One Blob field.
@@ -40,6 +41,27 @@ pub struct Leaves {
     pub shape: Shape,
     /// The top-level columns that hold them, each cut down to its Blob fields.
     pub columns: Vec<Schema>,
+}
+
+/// Whether the crate knows every type of a schema: it panics where it meets one that it does not.
+///
+/// # Errors
+/// [`Kind::Table`], with the field and its type.
+pub fn check_types(schema: &Schema) -> Result<()> {
+    let is_unknown = |field: &&Field| {
+        let is_made_of_others = !field.children.is_empty() || field.logical_type.is_struct();
+        let known = || arrow_schema::DataType::try_from(&field.logical_type).is_ok();
+        !is_made_of_others && !field.is_blob() && !known()
+    };
+    match schema.fields_pre_order().find(is_unknown) {
+        None => Ok(()),
+        Some(field) => {
+            let text = format!("field {:?} is of the type {}", field.name, field.logical_type);
+            Err(Error::new(Kind::Table, text).hint(
+                "this program does not know that type; the version was written by a newer one, or is damaged",
+            ))
+        }
+    }
 }
 
 impl Leaves {

@@ -33,7 +33,7 @@ use super::guard;
 use super::locate::{Located, Locator};
 use super::rows::{Place, Rows};
 use super::scan;
-use super::schema::{Leaf, Leaves};
+use super::schema::{self, Leaf, Leaves};
 use super::sizes::Sizes;
 use super::sound::{self, Fields};
 use crate::error::{Error, Kind, Result};
@@ -114,19 +114,19 @@ impl Snapshot {
         let dataset = locator.dataset.clone();
         let rows = Rows::new(count_rows(&locator).await?)?;
         let what = || format!("understand the schema of version {}", dataset.manifest.version);
-        // The crate panics on a type that it does not know.
+        schema::check_types(dataset.schema()).map_err(|e| e.at(what()))?;
         guard::here(what, || {
             let scannable = scan::scannable(&dataset);
-            let schema = scannable.schema();
+            let columns = scannable.schema();
             let single = |field: &lance_core::datatypes::Field| Schema {
                 fields: vec![field.clone()],
-                metadata: schema.metadata.clone(),
+                metadata: columns.metadata.clone(),
             };
             Ok(Self {
                 rows,
                 committed: dataset.manifest.timestamp().into(),
-                leaves: Leaves::of(dataset.schema(), schema),
-                all_columns: schema.fields.iter().map(single).collect(),
+                leaves: Leaves::of(dataset.schema(), columns),
+                all_columns: columns.fields.iter().map(single).collect(),
                 columns_rows: OnceLock::new(),
                 last: AtomicU64::new(u64::MAX),
                 id,

@@ -9,7 +9,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::harness::{LANCEFS, Place, Tables, copy_folder, folder, names, run_python, stderr};
+use crate::harness::{
+    LANCEFS, Mount, Place, S3, Tables, copy_folder, errno, folder, names, run_python, stderr, xattr,
+};
 
 /// What the program may take of its address space, in KiB: some times what it has when it is idle,
 /// and far less than any of the lengths that are put into files.
@@ -208,7 +210,7 @@ fn damaged_deletion_files_fail_alone() {
 }
 
 #[test]
-fn s45_damaged_data_files_fail_alone() {
+fn s54_damaged_data_files_fail_alone() {
     lives("data files", |table| files(table, "data", "lance"));
 }
 
@@ -250,23 +252,91 @@ fn damaged_tags_and_branches_fail_alone() {
     });
 }
 
-/// The smallest input of the issue: eight bytes before a compressed buffer.
-#[test]
-fn a_deletion_file_that_asks_for_a_tebibyte_is_an_error_of_its_rows() {
-    let folder = folder();
-    let table = folder.path().join("t.lance");
-    copy_folder(template(), &table);
-    let victim = files(&table, "_deletions", "arrow").remove(0);
-    let mut bytes = fs::read(&victim).unwrap();
+/// Puts a tebibyte in the place of the length of what a deletion file deletes: the smallest input of
+/// the issue.
+fn ask_for_a_tebibyte(deletions: &Path) {
+    let mut bytes = fs::read(deletions).unwrap();
     // One row is deleted, the seventh: four bytes, which are no less when they are compressed.
     let written = [[0xff; 8].as_slice(), &7_u32.to_le_bytes()].concat();
     let at: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(&written)).collect();
     assert_eq!(at.len(), 1, "{bytes:?}");
     bytes[at[0]..at[0] + 8].copy_from_slice(&(1_u64 << 40).to_le_bytes());
-    fs::write(&victim, bytes).unwrap();
+    fs::write(deletions, bytes).unwrap();
+}
+
+#[test]
+fn a_deletion_file_that_asks_for_a_tebibyte_is_an_error_of_its_rows() {
+    let folder = folder();
+    let table = folder.path().join("t.lance");
+    copy_folder(template(), &table);
+    ask_for_a_tebibyte(&files(&table, "_deletions", "arrow")[0]);
     let output = limited(&["verify", table.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
     assert_eq!(output.status.code(), Some(5), "{said}");
     let faults = said.lines().filter(|line| line.contains("cannot be: a buffer of 1099511627776"));
     assert_eq!(faults.count(), ROWS - 1, "{said}");
+}
+
+#[test]
+fn objects_with_lengths_that_cannot_be_are_errors_of_their_rows() {
+    let s3 = S3::new(&[]);
+    s3.put(template(), "t");
+    let table = s3.bucket().join("t");
+    let first = |fragment: u32| {
+        let all = files(&table, "_deletions", "arrow");
+        let name = format!("{fragment}-");
+        let is_its =
+            |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(&name);
+        all.into_iter().find(is_its).unwrap()
+    };
+    ask_for_a_tebibyte(&first(0));
+    let data = run_python(&format!(
+        "for fragment in lance.dataset({table:?}).get_fragments()[1:3]: print(fragment.data_files()[0].path)"
+    ));
+    // How many global buffers and columns there are: sixteen bytes for each of four thousand million.
+    for (file, from_end) in data.lines().zip([16, 12]) {
+        let path = table.join("data").join(file);
+        let mut bytes = fs::read(&path).unwrap();
+        let at = bytes.len() - from_end;
+        bytes[at..at + 4].fill(0xff);
+        fs::write(path, bytes).unwrap();
+    }
+    let mount = s3.mount("t", &["--refresh", "1h"]);
+    let of_fragment = ROWS - 1;
+    for row in 0..of_fragment * 5 {
+        let read = fs::read(mount.at(format!("latest/{row}/row.json")));
+        let path = mount.at(format!("latest/{row}/row.json"));
+        if row >= of_fragment * 3 {
+            assert!(read.is_ok(), "row {row}: {read:?}\n{}", mount.log());
+            continue;
+        }
+        assert_eq!(errno(read), 5, "row {row}");
+        let why = xattr(&path, "user.lancefs.error").unwrap();
+        assert!(why.contains("cannot be: "), "row {row}: {why}");
+    }
+    assert!(mount.pid() > 0);
+}
+
+#[test]
+fn a_newest_version_of_an_unknown_type_fails_alone() {
+    let folder = folder();
+    let table = folder.path().join("t.lance");
+    copy_folder(template(), &table);
+    let newest = files(&table, "_versions", "manifest").remove(0);
+    let mut bytes = fs::read(&newest).unwrap();
+    let at = bytes.windows(5).position(|word| word == b"int64").unwrap();
+    bytes[at + 3] = b'9';
+    fs::write(&newest, bytes).unwrap();
+    let mount = Mount::new(&table);
+    let latest = mount.at((FILES + 1).to_string());
+    assert_eq!(fs::read_link(mount.at("latest")).unwrap(), Path::new(&(FILES + 1).to_string()));
+    assert_eq!(errno(fs::read_dir(&latest)), 5);
+    let why = xattr(&latest, "user.lancefs.error").unwrap();
+    assert!(why.contains("\"id\" is of the type int94") && why.contains("newer"), "{why}");
+    let before = mount.at(FILES.to_string());
+    assert_eq!(names(&before).len(), FILES * ROWS + 1);
+    assert!(fs::read(before.join("3/row.json")).unwrap().starts_with(b"{\n"));
+    let verified = limited(&["verify", table.to_str().unwrap()]);
+    assert_eq!(verified.status.code(), Some(1), "{}", stderr(&verified));
+    assert!(stderr(&verified).contains("is of the type int94"), "{}", stderr(&verified));
 }

@@ -113,7 +113,7 @@ fn all_is_right_again(table: &Path, mount: impl Fn() -> Mount) {
 }
 
 #[test]
-fn s44_data_files_that_come_back_are_read_at_once() {
+fn s45_data_files_that_come_back_are_read_at_once() {
     let folder = folder();
     let table = folder.path().join("t.lance");
     write(table.to_str().unwrap(), "None");

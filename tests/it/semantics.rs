@@ -1,5 +1,6 @@
 //! Each sentence of README "Semantics" from S1 to S32, by its number. `life.rs` has S33 to S36,
-//! `staging` S37 to S43, `passing.rs` S44, `damage.rs` S45, `objects` S48 and S49.
+//! `staging` S37 to S44 and S50 to S53, `passing.rs` S45, `trust` S46 and S47, `objects` S48 and S49,
+//! `damage.rs` S54.
 
 mod attributes;
 mod reading;
