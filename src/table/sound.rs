@@ -11,8 +11,10 @@
 //! 3. The crate opens files of this machine past every decorator: they are looked at before a fragment
 //!    is scanned, once for as long as they are the same ([`local`]).
 //!
-//! What a page's own bytes say when they are decompressed is not looked at; of that, `lance-encoding`
-//! 14.0.2 checks most before it asks for memory.
+//! Not looked at is what stands within the pages of a column that its writer had compressed
+//! (`lance-encoding:compression`): each piece says how long it is without, in eight bytes (zstd) or
+//! four (lz4), and the crate asks for so much (lance 14.0.2, `lance-encoding/src/encodings/physical/
+//! block.rs:283`). Where the pieces lie is known to its decoders alone.
 
 pub mod data;
 pub mod deletion;
