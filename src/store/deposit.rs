@@ -33,7 +33,7 @@ pub use piece::{Fingerprint, Piece};
 
 use pool::Pool;
 
-use super::{Opener, kind_of};
+use super::{Allowed, Folder, LocalPlace, Opener, kind_of};
 use crate::error::{Error, IoContext as _, Kind, Result};
 
 /// A part of an upload, in bytes: above the 5 MiB that S3 asks for, and large enough that a round
@@ -47,8 +47,8 @@ const PERMIT: u64 = 1 << 10;
 /// Where objects are made: the root of a table.
 #[derive(Clone, Debug)]
 pub enum Depot {
-    /// A folder of this machine.
-    Local(PathBuf),
+    /// A folder of this machine, and where links in it may lead.
+    Local(PathBuf, Arc<Allowed>),
     /// A prefix of an object store, and what the store takes.
     Remote(Arc<dyn ObjectStore>, Path, Limits),
 }
@@ -110,7 +110,11 @@ impl Deposit {
         let len: u64 = pieces.iter().map(Piece::len).sum();
         self.limits().check(len)?;
         match &self.depot {
-            Depot::Local(root) => self.put_local(root, name, pieces, progress).await?,
+            Depot::Local(root, links) => {
+                let folder = root.join(name).parent().map_or_else(|| root.clone(), Into::into);
+                LocalPlace::within(Folder::named(root), folder, links.clone()).check()?;
+                self.put_local(root, name, pieces, progress).await?;
+            }
             Depot::Remote(store, root, limits) => {
                 let part = limits.part_of(len);
                 self.put_remote((store, root), name, pieces, part, progress).await?;
@@ -127,7 +131,7 @@ impl Deposit {
     /// What the store takes.
     pub fn limits(&self) -> Limits {
         match &self.depot {
-            Depot::Local(_) => Limits::NONE,
+            Depot::Local(..) => Limits::NONE,
             Depot::Remote(_, _, limits) => *limits,
         }
     }
@@ -146,7 +150,7 @@ impl Deposit {
     /// Where the store does not answer.
     pub async fn look(&self, name: &str) -> Result<Option<Seen>> {
         match &self.depot {
-            Depot::Local(root) => {
+            Depot::Local(root, _) => {
                 let what = || format!("look at {name}");
                 let meta = match std::fs::metadata(root.join(name)) {
                     Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -173,7 +177,7 @@ impl Deposit {
     /// Where the store refuses or does not answer.
     pub async fn delete(&self, name: &str) -> Result<()> {
         match &self.depot {
-            Depot::Local(root) => match std::fs::remove_file(root.join(name)) {
+            Depot::Local(root, _) => match std::fs::remove_file(root.join(name)) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                     Err(e).context(Kind::Payload, || format!("delete {name}"))
                 }

@@ -176,7 +176,7 @@ impl Source {
     /// Where objects of the table are made.
     pub fn depot(&self) -> Depot {
         if self.store.is_local() {
-            return Depot::Local(to_local_path(&self.base).into());
+            return Depot::Local(to_local_path(&self.base).into(), self.links.clone());
         }
         let scheme = self.uri.split_once("://").map_or("", |(scheme, _)| scheme);
         Depot::Remote(self.store.inner.clone(), self.base.clone(), Limits::of(scheme))

@@ -210,8 +210,8 @@ fn s46_a_local_table_shows_what_lies_beneath_it() {
     within(&out, &format!("{}/../secrets", out.display()));
     let mount = Mount::new(&out);
     for row in [1, 2, 3] {
-        let read = fs::read(mount.at(format!("latest/{row}/blob.bin")));
-        assert_eq!(errno(read), EACCES, "row {row}");
+        let path = mount.at(format!("latest/{row}/blob.bin"));
+        assert_eq!(errno(fs::read(path)), EACCES, "row {row}");
     }
 }
 

@@ -53,7 +53,7 @@ impl Desk {
     }
 
     fn rename(&self, from: (Ino, &str), to: (Ino, &str)) -> Result<()> {
-        let origin = crate::staging::Origin::begun_on(&newest());
+        let origin = Origin::begun_on(&newest());
         let now = self.spool.moment();
         self.spool.rename(from, to, Moving::Replace, (Some(&origin), now))
     }

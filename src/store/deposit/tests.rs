@@ -49,7 +49,7 @@ async fn an_object_of_many_parts_comes_out_as_it_went_in() {
     let table = folder.path().join("table");
     for depot in [
         Depot::Remote(store.clone(), Path::from("a/table"), Limits::S3),
-        Depot::Local(table.clone()),
+        Depot::Local(table.clone(), Arc::default()),
     ] {
         let deposit = deposit(depot).await;
         let progress = Progress::default();
@@ -69,7 +69,7 @@ async fn an_object_of_many_parts_comes_out_as_it_went_in() {
 async fn a_file_that_changed_is_not_stored() {
     let folder = tempfile::tempdir().unwrap();
     let store = Depot::Remote(Arc::new(InMemory::new()), Path::from("t"), Limits::S3);
-    for depot in [store, Depot::Local(folder.path().join("table"))] {
+    for depot in [store, Depot::Local(folder.path().join("table"), Arc::default())] {
         let deposit = deposit(depot).await;
         for change in [&b"longer than before"[..], b"less", b"the same!!"] {
             let piece = file(&folder, "f", b"0123456789");
@@ -125,7 +125,7 @@ async fn what_the_store_would_not_take_is_refused_before_the_first_byte() {
 #[tokio::test]
 async fn a_name_is_used_once_in_a_folder() {
     let folder = tempfile::tempdir().unwrap();
-    let deposit = deposit(Depot::Local(folder.path().to_owned())).await;
+    let deposit = deposit(Depot::Local(folder.path().to_owned(), Arc::default())).await;
     let piece = file(&folder, "f", b"bytes");
     deposit.put("_blobs/x.blob", std::slice::from_ref(&piece), &Progress::default()).await.unwrap();
     assert!(deposit.put("_blobs/x.blob", &[piece], &Progress::default()).await.is_err());
