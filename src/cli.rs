@@ -11,6 +11,7 @@ mod inspect;
 mod layers;
 mod mount;
 mod output;
+mod pins;
 mod serve;
 mod staging;
 mod status;

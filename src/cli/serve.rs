@@ -17,6 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use super::args::{ExternalMode, MountArgs, PolicyArgs, StorageArgs};
+use super::pins::Pins;
 use super::{Exit, mount as command, output, staging};
 use crate::error::{Error, IoContext as _, Kind, Result};
 use crate::fs::{Fs, Look, Staging, Writable};
@@ -80,12 +81,15 @@ fn serve(args: &MountArgs, mountpoint: &Path, life: Life) -> Result<Exit> {
         }
         Err(reason) => Staging::Off(reason),
     };
-    let place = format!(
-        "{}:{}",
-        rustix::system::uname().nodename().to_string_lossy(),
-        mountpoint.display()
-    );
-    let pin = if args.pin { Some(runtime.block_on(table.pin(&place))?) } else { None };
+    let pins = pins(args, &table, mountpoint)?;
+    let pinned = match &pins {
+        Some(pins) if args.pin => Some(runtime.block_on(pins.pin(&table, args.timeout))?),
+        _ => None,
+    };
+    if let Some(pins) = pins.clone() {
+        let table = table.clone();
+        runtime.spawn(async move { pins.take_back(&table).await });
+    }
     let fs = Arc::new(Fs::new(table, look, staging));
     let answering =
         Answering { fs: fs.clone(), runtime: runtime.handle().clone(), timeout: args.timeout };
@@ -93,15 +97,28 @@ fn serve(args: &MountArgs, mountpoint: &Path, life: Life) -> Result<Exit> {
     let adapter = Adapter::new(answering, passthrough, args.threads.into(), mountpoint.to_owned());
     let mounted = mounting.mount(adapter);
     let served = mounted.and_then(|session| runtime.block_on(attend(session, mountpoint, life)));
-    if let Some(pin) = pin
-        && let Err(error) = runtime.block_on(fs.table().unpin(&pin))
-    {
-        tracing::warn!(%error, "the pin stays; remove its tag");
+    if let (Some(pins), Some(pinned)) = (&pins, pinned) {
+        runtime.block_on(pins.unpin(fs.table(), pinned));
     }
     runtime.block_on(fs.table().opener.close());
     // Tasks that still wait for a store must not keep the process.
     runtime.shutdown_background();
     served
+}
+
+/// Where the tags of `--pin` are written down. Only who wants one must have a place for it.
+fn pins(args: &MountArgs, table: &Table, mountpoint: &Path) -> Result<Option<Arc<Pins>>> {
+    match Pins::of(args, table, mountpoint) {
+        Ok(None) if args.pin => {
+            let text = "there is no home folder to write the pin down in: give --staging-dir";
+            Err(Error::new(Kind::Invalid, text))
+        }
+        Err(error) if !args.pin => {
+            tracing::debug!(%error, "pins of ended mounts stay");
+            Ok(None)
+        }
+        pins => Ok(pins?.map(Arc::new)),
+    }
 }
 
 /// Runs the session and ends it, whichever of the ways to end comes first.

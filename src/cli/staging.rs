@@ -5,6 +5,8 @@
 //!                                 <table>-<hash of its URI>.2    another that is there at once, …
 //! ```
 //!
+//! Beside them is `pins/` ([`super::pins`]).
+//!
 //! A folder that holds batches must not be forgotten: of the folders that nobody uses, the first one
 //! with batches is taken, else the first.
 
@@ -48,13 +50,8 @@ pub async fn open(
         mountpoint: mountpoint.to_owned(),
         owner: (look.uid, look.gid),
     };
-    let Some(above) = args.staging_dir.clone().or_else(|| Some(state_folder()?.join("staging")))
-    else {
+    let Some(above) = base(args)? else {
         return Ok(Err("there is no home folder to stage in: give --staging-dir".to_owned()));
-    };
-    let above = match std::path::absolute(&above) {
-        Ok(above) => above,
-        Err(e) => return Err(Error::caused(Kind::Invalid, "--staging-dir", e)),
     };
     match take(&above.join(folder_name(table)), &opening) {
         Ok(spool) => {
@@ -70,8 +67,18 @@ pub async fn open(
     }
 }
 
+/// The folder of the folders of all tables; `None` where there is neither a flag nor a home.
+pub fn base(args: &MountArgs) -> Result<Option<PathBuf>> {
+    let given = args.staging_dir.clone();
+    let Some(above) = given.or_else(|| Some(state_folder()?.join("staging"))) else {
+        return Ok(None);
+    };
+    let absolute = std::path::absolute(&above);
+    absolute.map(Some).map_err(|e| Error::caused(Kind::Invalid, "--staging-dir", e))
+}
+
 /// The name of a table's folder: its own, for people, and what tells it from others of that name.
-fn folder_name(table: &Table) -> String {
+pub fn folder_name(table: &Table) -> String {
     let uri = &table.source.shown;
     let last = uri.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     let own = last.strip_suffix(".lance").unwrap_or(last);

@@ -3,7 +3,8 @@
 //! A version may be removed while files of it are open (spec, "Snapshot Lifetime": an open handle
 //! does not pin the snapshot). A local object survives that by its file descriptor; a remote one
 //! only by a tag. The tag's name is computed from host and mountpoint, so that a mount which died
-//! leaves one tag at the most, and the next mount at the same place takes it over.
+//! leaves one tag at the most; the next mount at the same place takes it over, and whoever wrote it
+//! down before knows whose it is.
 
 use std::sync::Arc;
 
@@ -24,22 +25,28 @@ pub struct Pin {
     pub tag: String,
 }
 
+impl Pin {
+    /// The pin of a mount, by host and mountpoint.
+    pub fn of(place: &str) -> Self {
+        Self { tag: format!("lancefs-pin-{}", name::short_hash(place)) }
+    }
+}
+
 impl Table {
     /// Tags the newest version that the table shows.
     ///
     /// # Errors
     /// [`crate::error::Kind::Denied`] where tags may not be written.
-    pub async fn pin(&self, place: &str) -> Result<Pin> {
+    pub async fn pin(&self, pin: &Pin) -> Result<()> {
         let entry = self.catalog.latest(None).await?;
         let snapshot = self.snapshot(self.numbers.slot(&entry.id)).await?;
-        let tag = format!("lancefs-pin-{}", name::short_hash(place));
         let version = Ref::Version(
             entry.id.branch.as_deref().map(ToOwned::to_owned),
             Some(entry.id.version.get()),
         );
-        write_tag(&snapshot.dataset, &tag, version).await?;
-        tracing::info!(version = %entry.id.version, tag, "pinned");
-        Ok(Pin { tag })
+        write_tag(&snapshot.dataset, &pin.tag, version).await?;
+        tracing::info!(version = %entry.id.version, tag = pin.tag, "pinned");
+        Ok(())
     }
 
     /// Takes a pin away.

@@ -10,6 +10,7 @@ mod leftovers;
 mod model;
 mod names;
 mod pairs;
+mod pins;
 mod private;
 mod races;
 mod reference;

@@ -11,7 +11,6 @@ use crate::staging::mark::{self, Key, Word};
 use crate::staging::{ORIGIN, Origin};
 use crate::tree::FileKind;
 
-
 /// Reads the origin of what a descriptor stands for; `None` where it has none.
 ///
 /// # Errors

@@ -152,7 +152,9 @@ impl Desk {
     /// The table's folder on the staging disk.
     pub fn folder(&self) -> PathBuf {
         let entries = std::fs::read_dir(&self.staging).unwrap();
-        let mut folders = entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
+        let mut folders = entries
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.is_dir() && !path.ends_with("pins"));
         let folder = folders.next().expect("a folder for the table");
         assert!(folders.next().is_none(), "one folder for one table");
         folder
