@@ -85,9 +85,8 @@ impl Pins {
     /// Takes away the tags of mounts of this machine that have ended without doing so.
     pub async fn take_back(&self, table: &Table) {
         for tag in self.folder.names().unwrap_or_default() {
-            match self.take_back_one(table, &tag).await {
-                Ok(()) => {}
-                Err(error) => tracing::warn!(tag, %error, "the pin of an ended mount stays"),
+            if let Err(error) = self.take_back_one(table, &tag).await {
+                tracing::warn!(tag, %error, "the pin of an ended mount stays");
             }
         }
     }

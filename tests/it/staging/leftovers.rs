@@ -44,7 +44,7 @@ fn is_sealed(desk: &Desk, batch: &str, version: u64) {
 }
 
 #[test]
-fn what_is_added_to_a_published_batch_is_refused_until_it_is_gone() {
+fn s55_what_is_added_to_a_published_batch_is_refused_until_it_is_gone() {
     let folder = folder();
     let desk = desk(folder.path(), &["--auto-commit", "1h"]);
     desk.entry("b/1", &[("blob.bin", b"one")]);

@@ -188,7 +188,7 @@ fn tags(desk: &Desk) -> Vec<String> {
 }
 
 #[test]
-fn a_copy_whose_version_cannot_be_protected_has_bytes_of_its_own() {
+fn s42_a_copy_whose_version_cannot_be_protected_has_bytes_of_its_own() {
     let (s3, desk) = remote();
     let value = desk.mount.at("2/0/blob.bin");
     for (name, kind) in [("refused", "fail-403"), ("hung", "hang"), ("lost", "apply-then-hang")] {
