@@ -94,6 +94,8 @@ struct Work {
     /// That it is published is in `.lancefs/commits.jsonl`.
     recorded: AtomicBool,
     doing: Mutex<Doing>,
+    /// Why it was not committed by itself.
+    held_back: Mutex<Option<String>>,
     progress: Progress,
     total: AtomicU64,
 }
@@ -130,6 +132,14 @@ impl Work {
 
     fn is_at(&self, doing: Doing) {
         *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = doing;
+    }
+
+    fn hold_back(&self, why: Option<String>) {
+        *self.held_back.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    fn held_back(&self) -> Option<String> {
+        self.held_back.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Begins to count an upload of so many bytes, of which the store has some already.
@@ -249,6 +259,7 @@ impl Publisher {
             gone: AtomicBool::new(false),
             recorded: AtomicBool::new(false),
             doing: Mutex::default(),
+            held_back: Mutex::default(),
             progress: Progress::default(),
             total: AtomicU64::new(0),
         });
@@ -291,5 +302,11 @@ impl Commit for Publisher {
 
     fn tidy(&self) {
         self.leftovers.notify_one();
+    }
+
+    fn held_back(&self, batch: &str) -> Option<String> {
+        let batch = self.spool.batch(batch).ok()?.origin.batch;
+        let works = self.works.lock().unwrap_or_else(PoisonError::into_inner);
+        works.get(&batch)?.held_back()
     }
 }

@@ -218,7 +218,8 @@ impl Fs {
         let missing = || Error::new(Kind::NoAttribute, format!("no attribute {name:?}"));
         let ino = self.number(node)?;
         if name == ERROR {
-            return self.error_of(ino).map(String::into_bytes).ok_or_else(missing);
+            let why = self.error_of(ino).or_else(|| self.held_back(ino));
+            return why.map(String::into_bytes).ok_or_else(missing);
         }
         let Staging::On(Writable { spool, commit }) = &self.staging else { return Err(missing()) };
         if ![BATCH, PLAN, PROGRESS, VERSION].contains(&name) {
@@ -233,6 +234,13 @@ impl Fs {
             _ => return Err(missing()),
         };
         Ok(text.into_bytes())
+    }
+
+    /// Why a batch was not committed by itself.
+    fn held_back(&self, ino: Ino) -> Option<String> {
+        let Staging::On(Writable { spool, commit }) = &self.staging else { return None };
+        let batch = spool.batch_of(ino).ok().flatten()?;
+        commit.held_back(&batch)
     }
 
     pub(super) fn staged_xattrs(&self, node: &Node) -> Result<Vec<String>> {

@@ -13,8 +13,8 @@ use uuid::Uuid;
 
 use super::order::By;
 use super::{Publisher, upload};
-use crate::error::{Kind, Result};
-use crate::staging::plan::{Plan, Source};
+use crate::error::{Error, Kind, Result};
+use crate::staging::plan::{Class, Plan, Source, class};
 use crate::staging::spool::Batch;
 use crate::store::blocking;
 
@@ -166,7 +166,9 @@ impl Publisher {
         tasks: &mut JoinSet<Ended>,
     ) -> (Option<Duration>, bool) {
         let spool = self.spool.clone();
-        let batches = blocking(move || spool.batches()).await.unwrap_or_default();
+        let mut batches = blocking(move || spool.batches()).await.unwrap_or_default();
+        // What is hidden or litter is left alone until somebody gives it another name.
+        batches.retain(|batch| !matches!(class(&batch.name), Class::Hidden | Class::Litter));
         let before = known.len();
         known.retain(|uuid, _| batches.iter().any(|batch| batch.origin.batch == *uuid));
         let is_gone = known.len() < before;
@@ -181,6 +183,9 @@ impl Publisher {
             let this = self.clone();
             tasks.spawn(async move {
                 let outcome = this.work_on(&batch, task).await;
+                if task == Task::Commit {
+                    this.note_held_back(uuid, &outcome);
+                }
                 if let Err(error) = &outcome {
                     tracing::warn!(batch = batch.name, %error, "work in the background failed");
                 }
@@ -235,6 +240,15 @@ impl Publisher {
             wait(BETWEEN_READS.saturating_sub(since));
         }
         (None, next)
+    }
+
+    /// Lets whoever looks at a batch know why it was not committed by itself.
+    fn note_held_back(&self, batch: Uuid, outcome: &Result<()>) {
+        let why = outcome.as_ref().err().map(Error::chain);
+        let works = self.works.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(work) = works.get(&batch) {
+            work.hold_back(why);
+        }
     }
 
     /// Whether a batch only waits for being taken off the staging disk: the sweep does that.

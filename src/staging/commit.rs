@@ -25,6 +25,10 @@ pub trait Commit: Send + Sync {
     /// How far a commit is, as JSON; `None` while none is under way.
     fn progress(&self, batch: &str) -> Option<String>;
 
+    /// Why the last commit of a batch that nobody asked for did not take place, until it is tried
+    /// again.
+    fn held_back(&self, batch: &str) -> Option<String>;
+
     /// Protects a version of main from cleanup until a batch that refers to its objects is gone
     /// (spec, "Snapshot Lifetime"). A batch that is only going to be there is taken for one that has
     /// gone as soon as what is given back is dropped.

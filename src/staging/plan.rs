@@ -15,7 +15,7 @@
 //!    collected ([`Plan::faults`]).
 //! 3. A batch may be written to by whoever can write to the mount: nothing in it is followed or waited
 //!    for: `look`.
-//! 4. Desktops and editors leave files that nobody wants as rows: [`litter`].
+//! 4. Desktops and editors leave files that nobody wants as rows, and downloads half files: [`litter`].
 //! 5. `row.json` may say otherwise than the names of the files where each goes: `places`.
 //! 6. Rows should come in the order that people see: entry2 before entry10: `order`.
 //!
@@ -34,7 +34,6 @@ mod summary;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -45,11 +44,11 @@ use super::mark::Key;
 use crate::error::{Error, IoContext as _, Kind, Result};
 use crate::store::Fingerprint;
 use crate::table::write::Fault;
-use crate::tree::{LeafIndex, Shape, VERSION_JSON};
+use crate::tree::{LeafIndex, Shape};
 use crate::units::RowIndex;
 
 pub use fields::Slot;
-pub use litter::litter;
+pub use litter::{Class, class};
 pub use summary::Summary;
 
 use entry::Reader;
@@ -65,6 +64,8 @@ pub struct Plan {
     /// Everything that is wrong. Entries with faults are among [`Plan::entries`] too, as far as
     /// they were understood.
     pub faults: Vec<Fault>,
+    /// What is in the batch's directory and hidden: it goes with the batch, and becomes no row.
+    pub hidden: Vec<String>,
 }
 
 /// One row of a batch.
@@ -159,28 +160,21 @@ impl Plan {
         let batch = name.to_string_lossy().into_owned();
         let mut reader = Reader::new(&batch, key, shape, rows);
         let above = Folder::open(tree).context(Kind::NotFound, what)?;
-        match above.look(name).context(Kind::NotFound, what)? {
-            Thing::Folder => {
+        match (above.look(name).context(Kind::NotFound, what)?, litter::no_batch(&batch)) {
+            (_, Some(why)) => reader.fault(&batch, "", why),
+            (Thing::Folder, None) => {
                 let folder = above.below(name).context(Kind::Invalid, what)?;
                 for name in folder.names().context(Kind::Invalid, what)? {
-                    if !passed_over(&name) {
-                        reader.entry(&folder, path, &name);
-                    }
+                    reader.entry(&folder, path, &name);
                 }
             }
-            _ if passed_over(name) => {}
-            thing => reader.single(path, thing),
+            (thing, None) => reader.single(path, thing),
         }
-        let Reader { entries, mut faults, .. } = reader;
+        let Reader { entries, mut faults, hidden, .. } = reader;
         if entries.is_empty() && faults.is_empty() {
             let text = "there is nothing in it to commit".to_owned();
             faults.push(Fault { place: batch.clone(), field: String::new(), text });
         }
-        Ok(Self { batch, entries, faults })
+        Ok(Self { batch, entries, faults, hidden })
     }
-}
-
-/// Whether a name stands for nothing: litter, and what comes along with a copied version.
-fn passed_over(name: &OsStr) -> bool {
-    litter(name) || name == VERSION_JSON
 }

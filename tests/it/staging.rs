@@ -18,6 +18,7 @@ mod roundtrip;
 mod suites;
 mod tree;
 mod unclear;
+mod unfinished;
 mod users;
 
 use std::path::{Path, PathBuf};

@@ -10,12 +10,12 @@ use serde_json::Map;
 
 use super::fields::{Fields, Slot};
 use super::look::{Folder, Thing};
-use super::{Entry, Payload, Source, Target, link, litter, passed_over, places, row_json};
+use super::{Class, Entry, Payload, Source, Target, class, link, litter, places, row_json};
 use crate::name;
 use crate::staging::mark::{self, Key};
 use crate::store::Fingerprint;
 use crate::table::write::Fault;
-use crate::tree::{ROW_JSON, Shape};
+use crate::tree::{ROW_JSON, Shape, VERSION_JSON};
 use crate::units::RowIndex;
 
 /// The file that makes an entry delete its row.
@@ -29,6 +29,8 @@ pub struct Reader<'a> {
     pub entries: Vec<Entry>,
     /// The faults so far.
     pub faults: Vec<Fault>,
+    /// What is hidden in the batch's directory.
+    pub hidden: Vec<String>,
     batch: &'a str,
     key: &'a Key,
     shape: &'a Shape,
@@ -40,15 +42,31 @@ impl<'a> Reader<'a> {
     /// Reads for a version with these Blob fields and so many rows; `key` is that of the folder.
     pub fn new(batch: &'a str, key: &'a Key, shape: &'a Shape, rows: u64) -> Self {
         let fields = Fields::new(shape);
-        Self { entries: vec![], faults: vec![], batch, key, shape, fields, rows }
+        let (entries, faults, hidden) = (vec![], vec![], vec![]);
+        Self { entries, faults, hidden, batch, key, shape, fields, rows }
     }
 
     /// Reads what one name in the batch's directory is.
     pub fn entry(&mut self, batch: &Folder, path: &Path, name: &OsStr) {
         let shown = name.to_string_lossy().into_owned();
         let place = format!("{}/{shown}", self.batch);
+        match class(name) {
+            _ if name == DELETE || name == VERSION_JSON => {}
+            Class::Litter => return,
+            Class::Hidden => return self.hidden.push(shown),
+            Class::Unfinished(by) => {
+                let text = litter::not_ended(&shown, by);
+                return self.fault(&place, "", text);
+            }
+            Class::Data => {}
+        }
         match batch.look(name) {
+            Ok(_) if name == VERSION_JSON => {}
             Err(error) => self.fault(&place, "", format!("it cannot be read: {error}")),
+            Ok(Thing::Folder) if [DELETE, ROW_JSON].iter().any(|taken| name == *taken) => {
+                let text = "it is a directory, and the name of a file in the directory of a row";
+                self.fault(&place, "", text.to_owned());
+            }
             Ok(Thing::Folder) => match batch.below(name) {
                 Ok(folder) => self.row(&folder, &path.join(name), shown, place),
                 Err(error) => self.fault(&place, "", format!("it cannot be read: {error}")),
@@ -77,11 +95,8 @@ impl<'a> Reader<'a> {
         if let Some(text) = misplaced {
             return self.fault(&place, "", text.to_owned());
         }
-        if let Some(by) = litter::unfinished(&name) {
-            let text = format!(
-                "it looks like what {by} leaves that has not ended: wait for it, or rename or remove it"
-            );
-            return self.fault(&place, "", text);
+        if name == litter::PROBE_OF_VIM {
+            return self.fault(&place, "", litter::not_ended(&name, "Vim"));
         }
         let leaf = match self.fields.single() {
             Ok(leaf) => leaf,
@@ -108,18 +123,24 @@ impl<'a> Reader<'a> {
         let mut entry = Entry { name, place, target, json, payloads, names: BTreeMap::new() };
         let mut taken: HashMap<Slot, String> = HashMap::new();
         let (mut seen, mut deletes) = (0, false);
-        for file in names.iter().filter(|name| !passed_over(name)) {
-            seen += 1;
+        for file in names.iter().filter(|name| !litter::litter(name)) {
             let thing = match folder.look(file) {
+                // What comes along with a copied version.
+                Ok(Thing::File(..)) if file == VERSION_JSON => continue,
                 Ok(thing) => thing,
                 Err(error) => {
+                    seen += 1;
                     let text = format!("{} cannot be read: {error}", file.to_string_lossy());
                     self.fault(&entry.place, "", text);
                     continue;
                 }
             };
+            seen += 1;
             if file == DELETE {
                 deletes = true;
+                if let Err(text) = is_bare(&thing) {
+                    self.fault(&entry.place, "", text);
+                }
             } else if file == ROW_JSON {
                 self.row_json(&mut entry, thing);
             } else {
@@ -130,6 +151,12 @@ impl<'a> Reader<'a> {
         for (slot, text) in places::assign(&mut entry, &files, &self.fields, self.shape) {
             self.fault(&entry.place, &self.fields.spell(&slot), text);
         }
+        self.decide(&mut entry, existing, deletes, seen);
+        self.entries.push(entry);
+    }
+
+    /// What an entry with so many files does, if one of them is `.delete` or not.
+    fn decide(&mut self, entry: &mut Entry, existing: Option<RowIndex>, deletes: bool, seen: u64) {
         match (existing, deletes) {
             (Some(row), true) if seen == 1 => entry.target = Target::Delete(row),
             (Some(_), true) => {
@@ -154,7 +181,6 @@ impl<'a> Reader<'a> {
             }
             (_, false) => {}
         }
-        self.entries.push(entry);
     }
 
     /// The row that an entry is about; `None` for a new one.
@@ -242,9 +268,22 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn fault(&mut self, place: &str, field: &str, text: String) {
+    /// Notes what is wrong.
+    pub fn fault(&mut self, place: &str, field: &str, text: String) {
         self.faults.push(Fault { place: place.to_owned(), field: field.to_owned(), text });
     }
+}
+
+/// Whether `.delete` is nothing but a name: what is in it would be gone with the row.
+fn is_bare(thing: &Thing) -> Result<(), String> {
+    let what = match thing {
+        Thing::File(_, fingerprint) if fingerprint.len == 0 => return Ok(()),
+        Thing::File(_, fingerprint) => format!("has {} bytes", fingerprint.len),
+        Thing::Folder => "is a directory".to_owned(),
+        Thing::Link(_) => "is a link".to_owned(),
+        Thing::Special(what) => format!("is {what}"),
+    };
+    Err(format!(".delete {what}: an empty file of that name deletes the row (touch)"))
 }
 
 fn source(key: &Key, thing: Thing) -> Result<Source, String> {

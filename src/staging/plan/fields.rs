@@ -11,7 +11,7 @@
 
 use percent_encoding::percent_decode_str;
 
-use super::litter::unfinished;
+use super::litter::{not_ended, unfinished};
 use crate::name::{self, VALUE_SUFFIX, ValueName};
 use crate::tree::{Found, LeafIndex, LeafName, Shape};
 use crate::units;
@@ -120,20 +120,20 @@ impl<'a> Fields<'a> {
     }
 
     fn longest(&self, file_name: &str) -> Result<Slot, String> {
-        // A transfer that was interrupted has the field's name too; what came over is not the value.
-        if let Some(by) = unfinished(file_name) {
-            return Err(format!(
-                "{file_name} looks like what {by} leaves that has not ended: wait for it, or rename or remove the file"
-            ));
-        }
         let fits = self.spellings.iter().filter_map(|spelling| {
             let (len, indices) = spelling.begins(file_name)?;
             Some(((len, spelling.how), (spelling.leaf, indices)))
         });
         let mut fits: Vec<_> = fits.collect();
-        let Some(best) = fits.iter().map(|(rank, _)| *rank).max() else {
-            return Err(self.no_field(file_name));
-        };
+        let best = fits.iter().map(|(rank, _)| *rank).max();
+        // Half a file has the field's name too; what is there is not the value. A field may be called
+        // like one, and then its own name is the value's.
+        if best.is_none_or(|(len, _)| len < file_name.len())
+            && let Some(by) = unfinished(file_name)
+        {
+            return Err(not_ended(file_name, by));
+        }
+        let best = best.ok_or_else(|| self.no_field(file_name))?;
         fits.retain(|(rank, _)| *rank == best);
         let named: Vec<String> =
             fits.iter().map(|(_, slot)| format!("{}{VALUE_SUFFIX}", self.spell(slot))).collect();

@@ -12,6 +12,9 @@ use crate::units;
 /// The shortest that a fault is as JSON, in bytes.
 const FAULT_MIN: usize = r#"{"place":"","field":"","text":""},"#.len();
 
+/// How many hidden names are told.
+const HIDDEN_SHOWN: usize = 20;
+
 /// What a commit would do: the attribute `user.lancefs.plan` of a batch as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
@@ -32,6 +35,10 @@ pub struct Summary {
     /// Bytes of [`Summary::bytes_upload`] that are uploaded already.
     #[serde(default)]
     pub ready_bytes: u64,
+    /// Names in the batch's directory that are hidden: they go with the batch, and become no rows. The
+    /// first ones.
+    #[serde(default)]
+    pub hidden: Vec<String>,
     /// How many faults there are, those that did not fit included.
     #[serde(default)]
     pub faults_total: u64,
@@ -47,6 +54,7 @@ impl Plan {
             ready_bytes,
             faults_total: units::u64_of(self.faults.len()),
             faults: self.faults.clone(),
+            hidden: self.hidden.iter().take(HIDDEN_SHOWN).cloned().collect(),
             ..Summary::default()
         };
         for entry in &self.entries {
@@ -114,6 +122,9 @@ impl fmt::Display for Summary {
         );
         let references = if self.external == 1 { "reference" } else { "references" };
         part(self.external, format!("{} External {references}", self.external));
+        if !self.hidden.is_empty() {
+            parts.push(format!("no row of what is hidden: {}", self.hidden.join(", ")));
+        }
         if parts.is_empty() {
             return f.write_str("nothing to do");
         }
@@ -148,6 +159,8 @@ mod tests {
             Summary { rows_new: 1, files: 2, bytes_upload: 3 << 20, ..Summary::default() };
         let text = "add 1 row, 2 files, 3.0 MiB to upload, 0 B of them uploaded already";
         assert_eq!(summary.to_string(), text);
+        let hidden = Summary { hidden: vec![".x".to_owned()], rows_new: 1, ..Summary::default() };
+        assert_eq!(hidden.to_string(), "add 1 row, no row of what is hidden: .x");
         assert_eq!(Summary::default().to_string(), "nothing to do");
     }
 }

@@ -1,5 +1,6 @@
 //! Batches on a real disk, and what they mean.
 
+mod leftovers;
 mod places;
 
 use std::fs;
@@ -280,7 +281,7 @@ fn a_batch_can_be_a_single_file() {
         ("row.json", "directory of its row"),
         ("@2x.png", "@5/"),
         ("x.part", "a download"),
-        (".DS_Store", "nothing in it"),
+        (".DS_Store", "no batch"),
     ] {
         let file = folder.path().join(name);
         fs::write(&file, "{}").unwrap();

@@ -183,9 +183,10 @@ impl Model {
                 continue;
             }
             match node {
-                Node::File(bytes) if place[0] != "row.json" => row.blob = Some(bytes.clone()),
+                _ if place[0] == "row.json" => return None,
+                Node::File(bytes) => row.blob = Some(bytes.clone()),
                 Node::Folder => self.entry(place, &mut row)?,
-                _ => return None,
+                Node::Link(_) => return None,
             }
             rows.push(row);
         }
