@@ -1,7 +1,7 @@
 //! `lancefs mount`: starts the daemon and waits until it is ready, or is the daemon.
 //!
 //! The daemon is this program again, told so by a variable ([`DAEMON`]): a process that has threads cannot fork. It
-//! reports on its standard output, which is a pipe to us: the line `ready`, or why not.
+//! reports on its standard output, which is a pipe to us: lines that its user should read and the line `ready`, or why not.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -37,16 +37,17 @@ pub fn run(args: &MountArgs, log: Option<&str>) -> Result<Exit> {
     telemetry::start(log);
     let mountpoint = resolved(&args.mountpoint)?;
     if args.enable_managed && !is_daemon() {
-        mount::recover(&mountpoint)?;
+        mount::look(&mountpoint)?;
         table::enable_for_mount(args)?;
     }
     if args.foreground || is_daemon() {
         return serve::run(args, &mountpoint);
     }
     // Said here too, so that what is plainly wrong is said without starting anything.
-    mount::recover(&mountpoint)?;
+    mount::look(&mountpoint)?;
     let (code, report) = start_daemon(args, &mountpoint)?;
-    if report.trim() == READY {
+    if let Some(remarks) = before_ready(&report) {
+        remarks.lines().for_each(output::remark);
         return Ok(Exit::Success);
     }
     let exit = Exit::ALL.into_iter().find(|exit| Some(i32::from(exit.code())) == code);
@@ -72,7 +73,7 @@ fn start_daemon(args: &MountArgs, mountpoint: &Path) -> Result<(Option<i32>, Str
         pipe.read_to_string(&mut report)
             .context(Kind::Internal, || "hear from the daemon".to_owned())?;
     }
-    if report.trim() == READY {
+    if before_ready(&report).is_some() {
         return Ok((None, report));
     }
     let status = daemon.wait().context(Kind::Internal, || "wait for the daemon".to_owned())?;
@@ -80,6 +81,14 @@ fn start_daemon(args: &MountArgs, mountpoint: &Path) -> Result<(Option<i32>, Str
         report = format!("the daemon ended without a word: {status}");
     }
     Ok((status.code(), report))
+}
+
+/// What a daemon has said before it said that it is ready; `None` where it is not.
+fn before_ready(report: &str) -> Option<&str> {
+    report
+        .trim_end()
+        .strip_suffix(READY)
+        .filter(|before| before.is_empty() || before.ends_with('\n'))
 }
 
 /// Where the daemon logs to: the file that was asked for, else one for the mountpoint beneath the

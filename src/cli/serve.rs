@@ -58,7 +58,7 @@ enum Life {
 }
 
 fn serve(args: &MountArgs, mountpoint: &Path, life: Life) -> Result<Exit> {
-    mount::recover(mountpoint)?;
+    mount::look(mountpoint)?;
     let runtime = Runtime::new().context(Kind::Internal, || "start the runtime".to_owned())?;
     let table = runtime.block_on(open_table(args))?;
     let table = Arc::new(table);
@@ -96,7 +96,12 @@ fn serve(args: &MountArgs, mountpoint: &Path, life: Life) -> Result<Exit> {
     let passthrough = if args.no_passthrough { Passthrough::Off } else { Passthrough::Wanted };
     let adapter = Adapter::new(answering, passthrough, args.threads.into(), mountpoint.to_owned());
     let mounted = mounting.mount(adapter);
-    let served = mounted.and_then(|session| runtime.block_on(attend(session, mountpoint, life)));
+    let served = mounted.and_then(|(session, remark)| {
+        if let Some(remark) = remark {
+            tell(&remark, life);
+        }
+        runtime.block_on(attend(session, mountpoint, life))
+    });
     if let (Some(pins), Some(pinned)) = (&pins, pinned) {
         runtime.block_on(pins.unpin(fs.table(), pinned));
     }
@@ -121,6 +126,14 @@ fn pins(args: &MountArgs, table: &Table, mountpoint: &Path) -> Result<Option<Arc
     }
 }
 
+/// Tells whoever mounts something that is no failure.
+fn tell(remark: &str, life: Life) {
+    tracing::warn!("{remark}");
+    if life == Life::Daemon {
+        output::say(remark);
+    }
+}
+
 /// Runs the session and ends it, whichever of the ways to end comes first.
 async fn attend(session: Session<Adapter>, mountpoint: &Path, life: Life) -> Result<Exit> {
     let (ended, mut end) = oneshot::channel();
@@ -139,7 +152,10 @@ async fn attend(session: Session<Adapter>, mountpoint: &Path, life: Life) -> Res
         return Err(error);
     }
     tokio::select! {
-        served = &mut end => return report(served),
+        served = &mut end => {
+            mount::uncover(mountpoint);
+            return report(served);
+        }
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }

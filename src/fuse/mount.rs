@@ -3,9 +3,11 @@
 //! 1. Root mounts by the system call, under the type `fuse.lancefs`, so that `mount`, `findmnt` and
 //!    `umount -t` know it; fuser 0.18 would mount as plain `fuse` (`src/mnt/fuse_pure.rs:539`).
 //!    Others go through `fusermount3`, which fuser calls.
-//! 2. A daemon that was killed leaves "Transport endpoint is not connected": [`recover`] takes a
-//!    mountpoint of ours away that answers so.
+//! 2. A daemon that was killed leaves "Transport endpoint is not connected": a mountpoint of ours that
+//!    answers so is taken over, without leaving it bare where the kernel can do that ([`takeover`]).
 //! 3. A failure names the missing piece: no `/dev/fuse`, no `fusermount3`, no `user_allow_other`.
+
+mod takeover;
 
 use std::fs::File;
 use std::io;
@@ -20,8 +22,15 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use super::Adapter;
 use crate::error::{Error, IoContext as _, Kind, Result};
 
+pub use takeover::{Spot, look};
+
+use takeover::Bare;
+
 /// The type under which mounts appear.
 pub const FS_TYPE: &str = "fuse.lancefs";
+const SUBTYPE: &str = "lancefs";
+/// What the kernel wants to know of a mount by root.
+const ROOT_DATA: [(&str, &str); 3] = [("rootmode", "40000"), ("user_id", "0"), ("group_id", "0")];
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 
@@ -73,40 +82,47 @@ pub struct Mounting {
 }
 
 impl Mounting {
-    /// Mounts, and gives the session that has to be run. Always `nosuid,nodev,noexec` and, where
-    /// there is nothing to write, `ro`.
+    /// Mounts, and gives the session that has to be run, and what whoever mounts should know. Always
+    /// `nosuid,nodev,noexec` and, where there is nothing to write, `ro`.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] with the missing piece.
-    pub fn mount(&self, adapter: Adapter) -> Result<Session<Adapter>> {
+    /// [`Kind::Invalid`] with the missing piece; [`Kind::Busy`] where lancefs is mounted there.
+    pub fn mount(&self, adapter: Adapter) -> Result<(Session<Adapter>, Option<String>)> {
         if !Path::new(DEVICE).exists() {
             let text = format!(
                 "{DEVICE} is not there: load the fuse module (modprobe fuse), or give the container the device (--device {DEVICE})"
             );
             return Err(Error::new(Kind::Invalid, text));
         }
+        let spot = look(&self.mountpoint)?;
         if rustix::process::geteuid().is_root() {
-            let device = self.mount_as_root()?;
+            let device = match spot {
+                Spot::Free => self.mount_as_root()?,
+                Spot::Dead => self.mount_over_dead(|| self.mount_as_root())?,
+            };
             let session = Session::from_fd(adapter, device, self.acl(), self.config());
-            return session.map_err(|e| {
+            let session = session.map_err(|e| {
                 // The mount is there without anybody to serve it.
                 let _ = unmount(&self.mountpoint, How::Lazily);
                 self.failed(e)
             });
+            return Ok((session?, None));
         }
-        Session::new(adapter, &self.mountpoint, &self.config()).map_err(|e| self.failed(e))
+        let bare = match spot {
+            Spot::Free => None,
+            Spot::Dead => Some(Bare::new(&self.mountpoint)?),
+        };
+        let session = Session::new(adapter, &self.mountpoint, &self.config());
+        let session = session.map_err(|e| self.failed(e))?;
+        Ok((session, bare.and_then(|bare| bare.hides(&self.mountpoint))))
     }
 
     fn mount_as_root(&self) -> Result<OwnedFd> {
-        let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|e| self.failed(e.into()))?;
-        let mut data = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
-        if self.modes == Modes::Restricting {
-            data.push_str(",default_permissions");
-        }
-        if self.access == Access::Everybody {
-            data.push_str(",allow_other");
-        }
+        let device = open_device().map_err(|e| self.failed(e.into()))?;
+        let options = ROOT_DATA.iter().map(|(key, value)| format!("{key}={value}"));
+        let options = options.chain(self.data_flags().map(ToOwned::to_owned));
+        let fd = format!("fd={}", device.as_raw_fd());
+        let data = std::iter::once(fd).chain(options).collect::<Vec<_>>().join(",");
         let data = std::ffi::CString::new(data).map_err(|e| self.failed(e.into()))?;
         let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         if self.writes == Writes::Refused {
@@ -115,6 +131,13 @@ impl Mounting {
         rustix::mount::mount(&*self.source, &self.mountpoint, FS_TYPE, flags, data.as_c_str())
             .map_err(|e| self.failed(e.into()))?;
         Ok(device)
+    }
+
+    /// The options without a value that the kernel is given.
+    fn data_flags(&self) -> impl Iterator<Item = &'static str> {
+        let restricting = (self.modes == Modes::Restricting).then_some("default_permissions");
+        let everybody = (self.access == Access::Everybody).then_some("allow_other");
+        restricting.into_iter().chain(everybody)
     }
 
     fn acl(&self) -> SessionACL {
@@ -128,7 +151,7 @@ impl Mounting {
         let mut config = Config::default();
         config.mount_options = vec![
             MountOption::FSName(self.source.clone()),
-            MountOption::Subtype("lancefs".to_owned()),
+            MountOption::Subtype(SUBTYPE.to_owned()),
             MountOption::NoSuid,
             MountOption::NoDev,
             MountOption::NoExec,
@@ -161,6 +184,10 @@ impl Mounting {
     }
 }
 
+fn open_device() -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+}
+
 fn has_helper() -> bool {
     Command::new(HELPER).arg("--version").output().is_ok()
 }
@@ -174,11 +201,24 @@ pub enum How {
     Lazily,
 }
 
-/// Unmounts.
+/// Unmounts, and takes away what a daemon that has died left beneath.
 ///
 /// # Errors
 /// [`Kind::Invalid`] where it is in use or not ours to unmount.
 pub fn unmount(mountpoint: &Path, how: How) -> Result<()> {
+    unmount_one(mountpoint, how)?;
+    uncover(mountpoint);
+    Ok(())
+}
+
+/// Takes away what a daemon that has died left at a mountpoint where nothing else is mounted any more.
+pub fn uncover(mountpoint: &Path) {
+    if let Err(error) = takeover::take_dead_away(mountpoint) {
+        tracing::warn!(%error, "the mount of a daemon that has died stays");
+    }
+}
+
+fn unmount_one(mountpoint: &Path, how: How) -> Result<()> {
     let flags = match how {
         How::IfIdle => UnmountFlags::empty(),
         How::Lazily => UnmountFlags::DETACH,
@@ -251,35 +291,6 @@ fn unescape_octal(text: &[u8]) -> Vec<u8> {
         }
     }
     out
-}
-
-/// Makes a mountpoint usable: takes away a mount of ours whose daemon has died.
-///
-/// # Errors
-/// [`Kind::Invalid`] where it is no directory, where a live mount of ours is there already, or where
-/// something else that is broken is mounted there.
-pub fn recover(mountpoint: &Path) -> Result<()> {
-    let shown = mountpoint.display();
-    while mounts()?.iter().any(|mount| mount.mountpoint == mountpoint) {
-        // Asks the daemon; attributes would come from the kernel's memory for a while.
-        let dead = [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED];
-        if !rustix::fs::statfs(mountpoint).is_err_and(|errno| dead.contains(&errno)) {
-            let text =
-                format!("lancefs is mounted at {shown} already; lancefs unmount {shown} first");
-            return Err(Error::new(Kind::Busy, text));
-        }
-        tracing::info!(%shown, "taking away the mount of a daemon that has died");
-        unmount(mountpoint, How::Lazily)?;
-    }
-    match std::fs::metadata(mountpoint) {
-        Ok(meta) if meta.is_dir() => Ok(()),
-        Ok(_) => Err(Error::new(Kind::Invalid, format!("{shown} is not a directory"))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let text = format!("the mountpoint {shown} does not exist; mkdir -p {shown} first");
-            Err(Error::new(Kind::Invalid, text))
-        }
-        Err(error) => Err(Error::caused(Kind::Invalid, format!("mountpoint {shown}"), error)),
-    }
 }
 
 /// The processes that have something open beneath a mountpoint, by number and name.

@@ -2,6 +2,7 @@
 
 mod options;
 mod refusals;
+mod takeover;
 
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _};

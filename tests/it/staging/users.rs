@@ -122,6 +122,35 @@ stat -c %a mnt/staging/renamed
     assert_eq!(said, "555\none\nrenamed\nx\n300\n");
 }
 
+/// What the helper does right before it mounts, somebody else may do at any moment: the folder is bare
+/// then, because the helper mounts nowhere else.
+#[test]
+fn s35_an_ordinary_user_is_told_what_a_taken_over_mountpoint_hides() {
+    let said = as_nobody(
+        r#"
+exec 2>staging/trace
+pid=$(grep -o '"pid": *[0-9]*' mnt/.lancefs/status.json | grep -o '[0-9]*$')
+kill -9 $pid
+while ls mnt >&2; do sleep 0.1; done
+cat > staging/helper <<END
+#!/bin/sh
+[ "\$1" = -u ] || echo precious > $PWD/mnt/stray
+exec fusermount3 "\$@"
+END
+chmod +x staging/helper
+export FUSERMOUNT_PATH=$PWD/staging/helper
+./lancefs mount --log-file=mnt.log --staging-dir=staging table.lance mnt 2>&1
+ls mnt/latest/
+./lancefs unmount mnt
+cat mnt/stray
+rm mnt/stray staging/helper
+"#,
+    );
+    let told = "perhaps written in that moment: stray; unmount to get at it";
+    assert!(said.contains(told), "{said}");
+    assert!(said.ends_with("precious\n"), "{said}");
+}
+
 #[test]
 fn only_the_owner_of_the_mount_commits() {
     let staged = Staged::with(&["--allow-other"]);
