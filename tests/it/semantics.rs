@@ -1,6 +1,6 @@
 //! Each sentence of README "Semantics" from S1 to S32, by its number. `life.rs` has S33 to S36,
-//! `staging` S37 to S44 and S50 to S53, `passing.rs` S45, `trust` S46 and S47, `objects` S48 and S49,
-//! `damage.rs` S54.
+//! `staging` S37 to S44, S50 to S53, S55 and S56, `passing.rs` S45, `trust` S46 and S47, `objects` S48
+//! and S49, `damage.rs` S54.
 
 mod attributes;
 mod reading;

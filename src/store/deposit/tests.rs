@@ -99,7 +99,7 @@ async fn an_object_whose_parts_are_larger_than_the_budget_is_stored() {
         async move { deposit.put(name, &[piece], &Progress::default()).await }
     });
     let stored = futures::future::join_all(put);
-    for stored in tokio::time::timeout(Duration::from_secs(60), stored).await.unwrap() {
+    for stored in tokio::time::timeout(Duration::from_mins(1), stored).await.unwrap() {
         stored.unwrap();
     }
     for (name, len) in sizes {

@@ -15,7 +15,7 @@ fn desk(flags: &[&str]) -> (tempfile::TempDir, Desk) {
 }
 
 #[test]
-fn s48_what_is_hidden_is_no_row() {
+fn s56_what_is_hidden_is_no_row() {
     let (_folder, desk) = desk(&["--upload-delay", "1h"]);
     fs::create_dir_all(desk.staged("b/.thumbnails")).unwrap();
     for name in ["a.jpg", ".nomedia", ".gitignore", ".secret.jpg", ".thumbnails/blob.jpg"] {
@@ -34,7 +34,7 @@ fn s48_what_is_hidden_is_no_row() {
 }
 
 #[test]
-fn s48_a_download_that_goes_on_holds_its_batch_back() {
+fn s56_a_download_that_goes_on_holds_its_batch_back() {
     for (half, whole, by) in [
         ("photo.jpg.part", "photo.jpg", "a download"),
         (".syncthing.b.jpg.tmp", "b.jpg", "a program that saves"),
@@ -57,7 +57,7 @@ fn s48_a_download_that_goes_on_holds_its_batch_back() {
 }
 
 #[test]
-fn s48_what_systems_leave_in_staging_is_no_batch() {
+fn s56_what_systems_leave_in_staging_is_no_batch() {
     let (_folder, desk) = desk(&AUTOMATIC);
     for name in [".Trashes", "lost+found", "$RECYCLE.BIN", ".Spotlight-V100"] {
         desk.entry(&format!("{name}/501"), &[("blob.jpg", b"thrown away")]);
@@ -79,7 +79,7 @@ fn s48_what_systems_leave_in_staging_is_no_batch() {
 }
 
 #[test]
-fn s48_a_deletion_never_takes_a_file_along() {
+fn s56_a_deletion_never_takes_a_file_along() {
     let (_folder, desk) = desk(&["--upload-delay", "1h"]);
     desk.entry("a/1", &[("blob.jpg", b"one")]);
     desk.must_commit("a");
