@@ -45,10 +45,16 @@ pub struct Pinned {
 }
 
 impl Pins {
-    /// Those of a table; `None` where there is no folder to keep them in.
+    /// Those of a table; `None` where there is no folder to keep them in, or none of them and none is
+    /// wanted.
     pub fn of(args: &MountArgs, table: &Table, mountpoint: &Path) -> Result<Option<Self>> {
-        let Some(above) = staging::base(args)? else { return Ok(None) };
-        let folder = Folder::make(&above.join(PINS))?.below(&staging::folder_name(table))?;
+        let Some(pins) = staging::base(args)?.map(|above| above.join(PINS)) else {
+            return Ok(None);
+        };
+        if !args.pin && std::fs::symlink_metadata(&pins).is_err() {
+            return Ok(None);
+        }
+        let folder = Folder::make(&pins)?.below(&staging::folder_name(table))?;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Ok(Some(Self { folder, host, mountpoint: mountpoint.to_owned() }))
     }
