@@ -114,7 +114,9 @@ impl Catalog {
         let is_away = before.as_ref().is_some_and(|before| before.is_empty());
         let period = if is_away { Duration::ZERO } else { self.refresh };
         let now = list.get(period, load).await?;
-        if before.is_some_and(|before| replaced(&before, &now)) {
+        // Most callers are given the list that was there: it is not compared with itself.
+        let newer = before.filter(|before| !Arc::ptr_eq(before, &now));
+        if newer.is_some_and(|before| replaced(&before, &now)) {
             self.source.forget();
         }
         Ok(now)

@@ -4,6 +4,8 @@
 //!    for a newer one for [`GRACE`] at most, and not at all while an earlier load is overdue.
 //! 2. A load is a task of its own, so that a caller that goes away does not end it for the others.
 //! 3. A failing store must not take away what is known: the last value stays until a load succeeds.
+//! 4. Loads overlap with what is [set](Refreshed::set): what began to be read later is the newer one,
+//!    whichever ends first.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,6 +26,19 @@ type Loading<T> = Shared<BoxFuture<'static, Result<Arc<T>>>>;
 struct State<T> {
     known: Option<(Instant, Arc<T>)>,
     loading: Option<(Instant, Loading<T>)>,
+}
+
+impl<T> State<T> {
+    /// Takes a value if none is known whose reading began later; gives the one that is known now.
+    fn take(&mut self, started: Instant, value: Arc<T>) -> Arc<T> {
+        match &self.known {
+            Some((read, newer)) if *read > started => newer.clone(),
+            _ => {
+                self.known = Some((started, value.clone()));
+                value
+            }
+        }
+    }
 }
 
 /// The value.
@@ -73,9 +88,9 @@ impl<T: Send + Sync + 'static> Refreshed<T> {
         self.lock().known.as_ref().map(|(_, value)| value.clone())
     }
 
-    /// Takes a value that was read just now, at `started`.
+    /// Takes a value whose reading began at `started`, unless a newer one is known.
     pub fn set(&self, started: Instant, value: Arc<T>) {
-        self.lock().known = Some((started, value));
+        self.lock().take(started, value);
     }
 
     fn begin(
@@ -110,8 +125,7 @@ impl<T: Send + Sync + 'static> Refreshed<T> {
             }
             (Err(error), _) => return Err(error),
         };
-        state.known = Some((started, value.clone()));
-        Ok(value)
+        Ok(state.take(started, value))
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
@@ -159,6 +173,24 @@ mod tests {
         let begun = tokio::time::Instant::now();
         assert_eq!(*value.get(NONE, || async { panic!("a second load") }).await.unwrap(), 1);
         assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn a_load_that_ends_late_does_not_take_a_newer_value_back() {
+        let value = Arc::new(Refreshed::default());
+        assert_eq!(*value.get(NONE, || async { Ok(1) }).await.unwrap(), 1);
+        let (end, ended) = tokio::sync::oneshot::channel();
+        let late = value.clone();
+        let late = async move { late.get(NONE, || async { Ok(ended.await.unwrap()) }).await };
+        let late = tokio::spawn(late);
+        tokio::task::yield_now().await;
+        let begun = Instant::now();
+        value.set(begun, Arc::new(3));
+        end.send(2).unwrap();
+        assert_eq!(*late.await.unwrap().unwrap(), 3);
+        assert_eq!(*value.last().unwrap(), 3);
+        value.set(begun.checked_sub(Duration::from_secs(1)).unwrap(), Arc::new(1));
+        assert_eq!(*value.last().unwrap(), 3);
     }
 
     #[tokio::test]
