@@ -91,6 +91,7 @@ impl Exit {
             Kind::NotFound => Self::NotFound,
             Kind::Denied => Self::Denied,
             Kind::Busy => Self::Busy,
+            Kind::Faulty => Self::Faults,
             Kind::Payload
             | Kind::Table
             | Kind::Descriptor
@@ -116,17 +117,14 @@ impl Exit {
 pub fn main() -> ExitCode {
     let exit = match layers::parse(std::env::args_os().collect()) {
         Ok(arguments) => run(arguments),
-        Err(layers::Fault::Usage(error)) => {
-            // Help and version are such errors too, and successes.
-            let _ = error.print();
-            if error.use_stderr() { Exit::Usage } else { Exit::Success }
-        }
+        // Help and version are such errors too, and successes.
+        Err(layers::Fault::Usage(error)) => output::usage(&error),
         Err(layers::Fault::Options(error)) => {
             output::complain(&error);
             Exit::Usage
         }
     };
-    ExitCode::from(exit.code())
+    ExitCode::from(output::settle(exit).code())
 }
 
 fn run(arguments: Arguments) -> Exit {
@@ -140,15 +138,7 @@ fn run(arguments: Arguments) -> Exit {
         Command::Import(args) => import::run(&args),
         Command::Commit(args) => commit::run(&args),
         Command::Table(args) => table::run(&args),
-        Command::Completions { shell } => {
-            clap_complete::generate(
-                shell,
-                &mut Arguments::command(),
-                "lancefs",
-                &mut std::io::stdout(),
-            );
-            Ok(Exit::Success)
-        }
+        Command::Completions { shell } => Ok(output::completions(shell)),
         Command::Man => output::manual(),
     };
     done.unwrap_or_else(|error| {

@@ -4,6 +4,8 @@
 //! configuration file (README "Options"). Flags and variables are the argument parser's; this
 //! module turns the other two into pairs of a flag's name and its value.
 
+mod generic;
+
 use std::path::Path;
 
 use crate::error::{Error, IoContext as _, Kind, Result};
@@ -11,45 +13,29 @@ use crate::error::{Error, IoContext as _, Kind, Result};
 /// One option: the long flag's name without dashes, and its value; none for a switch.
 pub type Pair = (String, Option<String>);
 
-/// What `mount(8)` and fstab say to every file system, and that changes nothing here: every mount
-/// is read-only, `nosuid,nodev,noexec`.
-const GENERIC: [&str; 22] = [
-    "defaults", "ro", "rw", "nosuid", "suid", "nodev", "dev", "noexec", "exec", "auto", "noauto",
-    "user", "nouser", "users", "nofail", "_netdev", "noatime", "atime", "relatime", "async",
-    "sync", "dirsync",
-];
-
-/// Parses the value of `-o`: `a,b=c`. Underscores are dashes, as in `allow_other`.
+/// Parses the value of `-o`: `a,b=c`. Underscores are dashes, as in `allow_other`; what `mount(8)` and
+/// fstab say to every file system is understood too ([`generic`]).
 ///
 /// # Errors
-/// [`Kind::Invalid`] for a value without a name.
+/// [`Kind::Invalid`] for a value without a name, and for what cannot be had.
 pub fn mount_options(text: &str) -> Result<Vec<Pair>> {
     let options = text.split(',').filter(|option| !option.is_empty());
-    let ours = options.filter(|option| !GENERIC.contains(option) && !option.starts_with("x-"));
-    ours.map(|option| {
-        let (name, value) = match option.split_once('=') {
-            Some((name, value)) => (name, Some(value.to_owned())),
-            None => (option, None),
-        };
-        if name.is_empty() {
-            return Err(Error::new(Kind::Invalid, format!("-o {option:?} has no name")));
-        }
-        Ok((name.replace('_', "-"), value))
-    })
-    .collect()
+    let understood = options.map(|option| match option.split('=').next() {
+        Some("") => Err(Error::new(Kind::Invalid, format!("-o {option:?} has no name"))),
+        _ => generic::understood(option),
+    });
+    understood.filter_map(Result::transpose).collect()
 }
 
 /// Reads a configuration file: TOML, one key for each long flag; a list repeats its flag, `true`
-/// is a switch and `false` its absence.
+/// is a switch and `false` its absence. A value may be a secret, so no error shows one.
 ///
 /// # Errors
 /// [`Kind::Invalid`] where it cannot be read or holds something else.
 pub fn file(path: &Path) -> Result<Vec<Pair>> {
     let text = std::fs::read_to_string(path)
         .context(Kind::Invalid, || format!("read {}", path.display()))?;
-    let table: toml::Table = text.parse().map_err(|e| {
-        Error::caused(Kind::Invalid, format!("configuration file {}", path.display()), e)
-    })?;
+    let table: toml::Table = text.parse().map_err(|e| faulty(path, &text, &e))?;
     let mut pairs = Vec::new();
     for (key, value) in table {
         let name = key.replace('_', "-");
@@ -66,14 +52,22 @@ pub fn file(path: &Path) -> Result<Vec<Pair>> {
                     pairs.push((name.clone(), Some(number.to_string())));
                 }
                 other => {
-                    let text =
-                        format!("{}: {key} = {other} is no value of an option", path.display());
+                    let (shown, sort) = (path.display(), other.type_str());
+                    let text = format!("{shown}: {key} cannot be a {sort}");
                     return Err(Error::new(Kind::Invalid, text));
                 }
             }
         }
     }
     Ok(pairs)
+}
+
+/// A fault of a configuration file by its line: the parser's own text shows what is written there.
+fn faulty(path: &Path, text: &str, error: &toml::de::Error) -> Error {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let (shown, line) = (path.display(), before.matches('\n').count() + 1);
+    let text = format!("configuration file {shown} line {line}: {}", error.message());
+    Error::new(Kind::Invalid, text.replace('\n', " "))
 }
 
 /// Reads `KEY=VALUE` lines; blank lines and those that start with `#` are skipped. Values are
@@ -110,7 +104,7 @@ mod tests {
     #[test]
     fn mount_options_are_flags() {
         let parsed =
-            mount_options("ro,allow_other,refresh=5s,_netdev,x-systemd.automount,uid=7").unwrap();
+            mount_options("allow_other,refresh=5s,_netdev,x-systemd.automount,uid=7").unwrap();
         assert_eq!(
             parsed,
             [pair("allow-other", None), pair("refresh", Some("5s")), pair("uid", Some("7"))]
@@ -135,7 +129,25 @@ mod tests {
         }
         assert_eq!(parsed.len(), 4);
         std::fs::write(&path, "threads = 1.5").unwrap();
-        assert!(file(&path).unwrap_err().to_string().contains("threads"));
+        assert!(file(&path).unwrap_err().to_string().contains("threads cannot be a float"));
+    }
+
+    #[test]
+    fn a_faulty_configuration_file_is_named_by_line_and_shows_no_value() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.toml");
+        for (text, line) in [
+            ("threads = 2\nstorage_option = \"aws_secret_access_key=hunter2\n", 2),
+            ("\n\nstorage_option = hunter2\n", 3),
+            ("storage_option = \"a=b\" hunter2", 1),
+            ("hunter2", 1),
+            ("threads = 2\nthreads = 'hunter2'\n", 2),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let error = file(&path).unwrap_err().to_string();
+            assert!(error.contains(&format!("line {line}: ")), "{text:?}: {error}");
+            assert!(!error.contains("hunter2"), "{text:?}: {error}");
+        }
     }
 
     #[test]

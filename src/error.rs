@@ -33,6 +33,8 @@ pub enum Kind {
     Timeout,
     /// The caller's arguments make no sense.
     Invalid,
+    /// A batch has faults: its rows do not fit the table.
+    Faulty,
     /// A mountpoint is in use.
     Busy,
     /// A directory was needed.
@@ -114,7 +116,7 @@ impl Error {
     /// The text, every cause beneath it, and what may help, in one line. A cause is a library's text:
     /// it is shown without its places in source code, and without an answer that holds credentials.
     pub fn chain(&self) -> String {
-        let mut text = self.what.clone();
+        let mut text = without_credentials(&self.what);
         for cause in self.causes() {
             let cause_text = presentable(&cause.to_string());
             if !text.contains(&cause_text) {
@@ -142,10 +144,13 @@ pub fn causes<'a>(
 /// 1. Lance puts the file and line of its own source behind each text.
 /// 2. The AWS SDK shows the whole answer of a credentials service that it cannot parse, secrets
 ///    and all (`aws-smithy-runtime-api` 1.12.3, `src/client/result.rs:118`).
+/// 3. A URL is shown as it was asked for: with the user and password of an endpoint, with the
+///    signature of a link that was signed ahead.
 fn presentable(text: &str) -> String {
     let text = text.split("raw: Response").next().unwrap_or_default();
+    let text = without_credentials(text);
     let mut shown = String::with_capacity(text.len());
-    let mut rest = text;
+    let mut rest = text.as_str();
     while let Some(at) = rest.find(".rs:") {
         let (before, after) = rest.split_at(at);
         let numbers = after[4..].trim_start_matches(|c: char| c.is_ascii_digit() || c == ':');
@@ -160,6 +165,36 @@ fn presentable(text: &str) -> String {
             Some(comma) => shown.push_str(&before[..comma]),
             None => shown.extend([before, place]),
         }
+        rest = tail;
+    }
+    shown.push_str(rest);
+    shown
+}
+
+/// Where a URL in a text ends, besides at a blank.
+const ENDS_URL: [char; 7] = ['"', '\'', '`', '<', '>', ')', ','];
+/// Parameters of a query that are credentials, in small letters.
+const SIGNATURES: [&str; 6] =
+    ["x-amz-signature=", "x-amz-security-token=", "x-goog-signature=", "sig=", "token=", "secret="];
+
+/// A text whose URLs name no user and no password, and end before a query that signs.
+pub fn without_credentials(text: &str) -> String {
+    const SCHEME_END: &str = "://";
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(SCHEME_END) {
+        let (before, after) = rest.split_at(at + SCHEME_END.len());
+        let end = after.find(|c: char| c.is_whitespace() || ENDS_URL.contains(&c));
+        let (url, tail) = after.split_at(end.unwrap_or(after.len()));
+        let authority = url.split(['/', '?', '#']).next().unwrap_or_default();
+        let user = authority.rfind('@').map_or(0, |at| at + 1);
+        let url = &url[user..];
+        let unsigned = url.split_once('?').filter(|(_, query)| {
+            let query = query.to_ascii_lowercase();
+            SIGNATURES.iter().any(|name| query.contains(name))
+        });
+        shown.push_str(before);
+        shown.push_str(unsigned.map_or(url, |(path, _)| path));
         rest = tail;
     }
     shown.push_str(rest);
@@ -224,6 +259,12 @@ mod tests {
             ("open, row.rs: is a file", "open, row.rs: is a file"),
             ("x.rs:7:1", "x.rs:7:1"),
             ("cannot parse { raw: Response { body: \"<SecretAccessKey>s\" } }", "cannot parse { "),
+            (
+                "for url (http://me:pa%40ss@h:9/b?x=1): refused",
+                "for url (http://h:9/b?x=1): refused",
+            ),
+            ("at https://a:b@c@h/x, at s3://u@h/y@z", "at https://h/x, at s3://h/y@z"),
+            ("\"https://h/b?sv=1&Sig=abc\": no", "\"https://h/b\": no"),
         ] {
             assert_eq!(presentable(text), shown);
         }

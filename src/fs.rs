@@ -198,6 +198,7 @@ impl Fs {
             | Kind::Denied
             | Kind::Timeout
             | Kind::Invalid
+            | Kind::Faulty
             | Kind::Busy
             | Kind::Disk(_)
             | Kind::Quota

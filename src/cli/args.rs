@@ -1,10 +1,11 @@
 //! The arguments, as the parser makes them.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use clap::builder::BoolishValueParser;
+use clap::builder::{BoolishValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Mount a Lance table: every value of every row of every version is a file.
@@ -49,7 +50,7 @@ pub enum Command {
 #[derive(Args, Clone, Debug, Default)]
 pub struct StorageArgs {
     /// Option of the object store (credentials, endpoint, region); repeatable
-    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = KeyValue)]
     pub storage_option: Vec<(String, String)>,
     /// File of KEY=VALUE lines with options of the object store, to keep secrets off the command line
     #[arg(long, value_name = "FILE", env = "LANCEFS_STORAGE_OPTIONS_FILE")]
@@ -154,10 +155,10 @@ pub struct MountArgs {
     #[arg(long, value_name = "GID", env = "LANCEFS_GID")]
     pub gid: Option<u32>,
     /// Permissions of files, octal
-    #[arg(long, value_name = "MODE", env = "LANCEFS_FILE_MODE", value_parser = mode, default_value = "0444")]
+    #[arg(long, value_name = "MODE", env = "LANCEFS_FILE_MODE", value_parser = mode, default_value = "0644")]
     pub file_mode: u16,
     /// Permissions of directories, octal
-    #[arg(long, value_name = "MODE", env = "LANCEFS_DIR_MODE", value_parser = mode, default_value = "0555")]
+    #[arg(long, value_name = "MODE", env = "LANCEFS_DIR_MODE", value_parser = mode, default_value = "0755")]
     pub dir_mode: u16,
     /// Threads that read requests of the kernel
     #[arg(long, value_name = "N", env = "LANCEFS_THREADS", value_parser = clap::value_parser!(u8).range(1..=64), default_value = "4")]
@@ -295,9 +296,27 @@ pub struct EnableManagedArgs {
     pub storage: StorageArgs,
 }
 
-fn key_value(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
-    Ok((key.to_owned(), value.to_owned()))
+/// `KEY=VALUE`. What is none may be a secret that somebody forgot to name, so its fault does not show
+/// it, as the parser's own would.
+#[derive(Clone, Debug)]
+struct KeyValue;
+
+impl TypedValueParser for KeyValue {
+    type Value = (String, String);
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Self::Value, clap::Error> {
+        let pair = value.to_str().and_then(|text| text.split_once('='));
+        pair.map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or_else(|| {
+            let flag = argument.map(ToString::to_string).unwrap_or_default();
+            let text = format!("a value of {flag} is not KEY=VALUE\n");
+            clap::Error::raw(clap::error::ErrorKind::ValueValidation, text).with_cmd(command)
+        })
+    }
 }
 
 /// `500ms`, `5s`, `2min`; a plain number is seconds.

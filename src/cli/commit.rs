@@ -190,7 +190,7 @@ fn failed(path: &Path, verb: &str, errno: Errno) -> Error {
 /// The exit code of a commit that failed so (DESIGN section 2).
 fn exit(errno: Errno) -> Exit {
     match errno {
-        Errno::INVAL => Exit::Faults,
+        Errno::UCLEAN => Exit::Faults,
         Errno::BUSY => Exit::Busy,
         Errno::ACCESS | Errno::PERM => Exit::Denied,
         _ => Exit::Failure,

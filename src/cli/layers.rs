@@ -106,7 +106,7 @@ mod tests {
         let args = mount(&[
             "--refresh=1s",
             "-o",
-            "refresh=2s,timeout=3s,allow_other,ro",
+            "refresh=2s,timeout=3s,allow_other,ro,noatime",
             &config,
             "--",
             "t",
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(args.refresh, Some(Duration::from_secs(1)));
         assert_eq!(args.timeout, Duration::from_secs(3));
         assert_eq!(args.uid, Some(9));
-        assert!(args.allow_other);
+        assert!(args.allow_other && args.read_only);
         assert_eq!(args.policy.allow_external, ["/x", "/y"]);
     }
 

@@ -14,6 +14,8 @@ pub fn errno(kind: Kind) -> Errno {
         Kind::Denied => Errno::EACCES,
         Kind::Timeout => Errno::ETIMEDOUT,
         Kind::Invalid => Errno::EINVAL,
+        // What programs make of EINVAL of a rename is that a folder was moved into itself.
+        Kind::Faulty => Errno::from_i32(rustix::io::Errno::UCLEAN.raw_os_error()),
         Kind::Busy => Errno::EBUSY,
         Kind::NotDirectory => Errno::ENOTDIR,
         Kind::IsDirectory => Errno::EISDIR,

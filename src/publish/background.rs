@@ -102,7 +102,7 @@ impl Attention {
         match outcome {
             Ok(()) => self.again = Again::never(),
             // What is wrong with a batch stays wrong until it is changed.
-            Err(error) if task == Task::Commit && error.kind() == Kind::Invalid => {}
+            Err(error) if task == Task::Commit && error.kind() == Kind::Faulty => {}
             Err(_) => {
                 self.uploaded = None;
                 self.tried = None;

@@ -41,7 +41,7 @@ impl Publisher {
     /// frozen meanwhile, and gone afterwards.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] with every fault of the batch; [`Kind::Busy`] where it is written to or
+    /// [`Kind::Faulty`] with every fault of the batch; [`Kind::Busy`] where it is written to or
     /// committed already, or another writer changed the same rows; whatever the store
     /// gives. Then the batch is as it was.
     pub(super) async fn publish(&self, name: &str, by: By) -> Result<u64> {
@@ -274,7 +274,7 @@ fn is_begun(plan: &Plan) -> Result<()> {
     };
     let Some(bare) = plan.entries.iter().find(is_bare) else { return Ok(()) };
     let text = format!("{} is empty: it is not committed by itself, only when asked", bare.place);
-    Err(Error::new(Kind::Invalid, text))
+    Err(Error::new(Kind::Faulty, text))
 }
 
 /// Every fault of a batch in one error.
@@ -292,5 +292,5 @@ pub(super) fn invalid(batch: &str, faults: &[Fault]) -> Error {
     if faults.len() > FAULTS_SHOWN {
         text.push_str("; …");
     }
-    Error::new(Kind::Invalid, text)
+    Error::new(Kind::Faulty, text)
 }

@@ -12,7 +12,7 @@ pub trait Commit: Send + Sync {
     /// Publishes a batch and gives the new version. The batch has left `staging/` then.
     ///
     /// # Errors
-    /// `Kind::Invalid` for a batch that does not fit the table, `Kind::Busy` for one that is being
+    /// `Kind::Faulty` for a batch that does not fit the table, `Kind::Busy` for one that is being
     /// committed or lost a conflict, and whatever the store gives; the batch is kept.
     fn commit(&self, batch: &str) -> BoxFuture<'_, Result<u64>>;
 

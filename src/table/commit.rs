@@ -101,7 +101,7 @@ impl Table {
     /// [`Table::publish`].
     ///
     /// # Errors
-    /// [`Kind::Invalid`] for rows that the table's schema does not take, and whatever the store
+    /// [`Kind::Faulty`] for rows that the table's schema does not take, and whatever the store
     /// gives; [`Kind::Payload`] where it has something else than was written; [`Kind::Denied`] where a
     /// link leads out of the table.
     pub async fn prepare(&self, on: &Snapshot, changes: Changes) -> Result<Prepared> {
@@ -119,7 +119,7 @@ impl Table {
             Refused::Failed(error) => error,
             Refused::Faults(faults) => {
                 let text = faults.first().map(|fault| fault.text.clone());
-                Error::new(Kind::Invalid, text.unwrap_or_default())
+                Error::new(Kind::Faulty, text.unwrap_or_default())
             }
         })
     }
@@ -136,7 +136,7 @@ impl Table {
         let what = || format!("write rows to {}", self.source.shown);
         let transaction = insert.execute_uncommitted(rows.clone()).await.map_err(|e| match e {
             lance::Error::InvalidInput { .. } | lance::Error::SchemaMismatch { .. } => {
-                Error::caused(Kind::Invalid, what(), e)
+                Error::caused(Kind::Faulty, what(), e)
             }
             e => fault::of(what(), e),
         })?;

@@ -31,7 +31,8 @@ const FIRST_FORMAT: (u32, u32) = (2, 2);
 pub const CONSEQUENCES: &str = "\
 Managed storage keeps payloads in objects of their own (_blobs/<uuid>.blob), which rewrites of the table leave where they are.
 Turning it on makes a new version and changes no data, but it cannot be undone:
-  - Clients older than Lance 14 cannot open the table from then on.
+  - Clients older than Lance 14 cannot open the table from then on: LanceDB 0.40, for one, says
+    that it is written with flags it does not know (16384).
   - Before that, stop or upgrade every job that cleans up or compacts the table. An old one that
     has it open, or works on an older version, can delete payloads that newer versions need.";
 

@@ -6,4 +6,5 @@ mod import;
 mod inspect;
 mod links;
 mod managed;
+mod output;
 mod verify;

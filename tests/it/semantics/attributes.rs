@@ -95,7 +95,7 @@ fn modes(mount: &Mount) -> Vec<(String, u32)> {
 }
 
 #[test]
-fn s20_directories_are_0555_and_files_0444_unless_told_otherwise() {
+fn s20_directories_are_0755_and_files_0644_unless_told_otherwise() {
     let table = Tables::shared().path("refs");
     let check = |arguments: &[&str], directory, file| {
         let mount = Mount::with(&table, arguments);
@@ -104,7 +104,7 @@ fn s20_directories_are_0555_and_files_0444_unless_told_otherwise() {
             assert_eq!(mode, wanted, "{path} {mode:o}");
         }
     };
-    check(&[], 0o555, 0o444);
+    check(&[], 0o755, 0o644);
     check(&["--dir-mode", "0750", "--file-mode", "0640"], 0o750, 0o640);
 }
 

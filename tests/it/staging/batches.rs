@@ -7,7 +7,8 @@ use serde_json::json;
 
 use crate::harness::{Desk, errno, folder, names, photos, run_python, sha256, stdout, xattr};
 
-const EINVAL: i32 = 22;
+/// "Structure needs cleaning": the batch has faults.
+const EUCLEAN: i32 = 117;
 const EBUSY: i32 = 16;
 
 /// A row of the newest version by its `id`.
@@ -138,7 +139,7 @@ fn a_target_that_the_policy_refuses_keeps_the_batch() {
     desk.entry("b/1", &[]);
     let uri = format!("file://{}", outside.display());
     symlink(&uri, desk.staged("b/1/blob.bin")).unwrap();
-    assert!(matches!(errno(desk.commit("b")), EINVAL | 13));
+    assert!(matches!(errno(desk.commit("b")), EUCLEAN | 13));
     assert!(desk.error("b").contains("--allow-external"), "{}", desk.error("b"));
     assert_eq!(std::fs::read_link(desk.staged("b/1/blob.bin")).unwrap(), Path::new(&uri));
     assert_eq!((desk.newest(), desk.rows()), (1, 0));
@@ -170,7 +171,7 @@ fn every_fault_of_a_batch_is_told_at_once_and_the_batch_is_kept() {
     desk.entry("b/2", &[("bolb.jpg", b"3")]);
     desk.entry("b/@9", &[("blob.jpg", b"4")]);
     let before = crate::harness::tree(&desk.staged("b"));
-    assert_eq!(errno(desk.commit("b")), EINVAL);
+    assert_eq!(errno(desk.commit("b")), EUCLEAN);
     let said = desk.error("b");
     for wanted in ["blob.png", "id", "bolb.jpg", "@9"] {
         assert!(said.contains(wanted), "{wanted} is not in {said}");
@@ -353,12 +354,12 @@ fn a_row_json_of_the_largest_size_does_not_take_the_daemon_down() {
         let text = format!("{{\"{column}\": [{}1]}}", "1,".repeat(values));
         desk.entry("b/1", &[("row.json", text.as_bytes())]);
         let begun = std::time::Instant::now();
-        assert_eq!(errno(desk.commit("b")), EINVAL);
+        assert_eq!(errno(desk.commit("b")), EUCLEAN);
         assert!(begun.elapsed().as_secs() < 30, "{column} {values}: {:?}", begun.elapsed());
     }
     assert!(peak() < before + 512, "{} MiB after {before}", peak());
     let larger = format!("{{\"id\": [{}1]}}", "1,".repeat(2 << 20));
     desk.entry("b/1", &[("row.json", larger.as_bytes())]);
-    assert_eq!(errno(desk.commit("b")), EINVAL);
+    assert_eq!(errno(desk.commit("b")), EUCLEAN);
     assert!(desk.error("b").contains("larger than 4 MiB"), "{}", desk.error("b"));
 }

@@ -64,7 +64,7 @@ fn an_attribute_commits() {
     assert_eq!((desk.rows(), desk.newest()), (1, 2));
     assert_eq!(names(&desk.mount.at("staging")), Vec::<String>::new());
     desk.entry("c/1", &[("nothing.jpg", b"one")]);
-    assert_eq!(set("c").unwrap_err(), rustix::io::Errno::INVAL);
+    assert_eq!(set("c").unwrap_err(), rustix::io::Errno::UCLEAN);
     assert_eq!(names(&desk.mount.at("staging")), ["c"]);
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::harness::{Desk, S3, Seen, errno, eventually, folder, names, photos, stdout, tree};
 
 const EACCES: i32 = 13;
-const EINVAL: i32 = 22;
+const EUCLEAN: i32 = 117;
 
 /// Requests that hang are given up after a second, and what waits for them after three.
 const FLAGS: [&str; 5] = ["--upload-delay", "1h", "--timeout", "3s", "--storage-option=timeout=1s"];
@@ -298,7 +298,7 @@ fn a_file_that_no_object_can_hold_is_a_fault_before_a_byte_is_sent() {
     let file = std::fs::File::options().write(true).open(desk.staged("b/1/blob.bin")).unwrap();
     file.set_len(49 << 40).unwrap();
     drop(file);
-    assert_eq!(errno(desk.commit("b")), EINVAL);
+    assert_eq!(errno(desk.commit("b")), EUCLEAN);
     let why = desk.error("b");
     assert!(why.contains("1: blob: 53876069761024 bytes are more than one object"), "{why}");
     assert_eq!(s3.struck().0, Vec::<String>::new(), "nothing was sent");

@@ -20,6 +20,7 @@ const EEXIST: i32 = 17;
 const ENOTDIR: i32 = 20;
 const EISDIR: i32 = 21;
 const EINVAL: i32 = 22;
+const EUCLEAN: i32 = 117;
 const ENOTEMPTY: i32 = 39;
 
 /// One thing in a batch.
@@ -358,7 +359,7 @@ fn check(desk: &Desk, name: &str, list: &[Act]) -> Result<(), TestCaseError> {
         prop_assert!(done.is_ok(), "{:?}: {}", done, desk.error(name));
         prop_assert_eq!(committed(desk, before), rows);
     } else {
-        prop_assert_eq!(errno(desk.commit(name)), EINVAL);
+        prop_assert_eq!(errno(desk.commit(name)), EUCLEAN);
         prop_assert_eq!(&shown(&batch), &wanted, "a batch that is refused stays");
         prop_assert_eq!(desk.rows(), before);
         std::fs::remove_dir_all(&batch).unwrap();

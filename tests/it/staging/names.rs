@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Desk, errno, folder, names, run_python, stdout};
 
-const EINVAL: i32 = 22;
+const EUCLEAN: i32 = 117;
 
 /// A table with one row: `a`, `b`, three frames, two scenes of a clip and a text; the values are
 /// small (in the data file) or large (in objects of their own, which copies refer to).
@@ -124,7 +124,7 @@ fn s50_the_last_element_of_a_copied_row_is_taken_out_or_told() {
     // A file of its own may be an element that somebody put in.
     copy(&desk, "c/1", |_| {});
     std::fs::write(desk.staged("c/1/frames[3].jpg"), b"new").unwrap();
-    assert_eq!(errno(desk.commit("c")), EINVAL);
+    assert_eq!(errno(desk.commit("c")), EUCLEAN);
     let said = desk.error("c");
     assert!(said.contains("c/1: frames[3]: row.json gives the list 3 elements"), "{said}");
     let mut json = desk.row(0);
@@ -147,7 +147,7 @@ fn s50_a_replaced_row_picks_from_what_it_has() {
     // From a column that is not in row.json, and from a file of the entry.
     let second = br#"{"frames": ["frames[1].bin", "a.bin", "new.bin"]}"#;
     desk.entry("c/@0", &[("row.json", second)]);
-    assert_eq!(errno(desk.commit("c")), EINVAL);
+    assert_eq!(errno(desk.commit("c")), EUCLEAN);
     let said = desk.error("c");
     assert!(
         said.contains("c/@0: frames[2]: row.json names new.bin, but there is no such file"),
@@ -161,7 +161,7 @@ fn s50_a_replaced_row_picks_from_what_it_has() {
     assert_eq!(shown(&desk, 0), pairs(&wanted.collect::<Vec<_>>()));
     // What the row does not have is a fault, and so is a swap of which one half is nowhere.
     desk.entry("d/@0", &[("row.json", br#"{"a": "b.bin", "b": "frames[7].bin"}"#)]);
-    assert_eq!(errno(desk.commit("d")), EINVAL);
+    assert_eq!(errno(desk.commit("d")), EUCLEAN);
     let said = desk.error("d");
     assert!(
         said.contains("d/@0: b: row.json names frames[7].bin, but there is no such file"),
