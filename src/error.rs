@@ -144,7 +144,7 @@ pub fn causes<'a>(
 /// 1. Lance puts the file and line of its own source behind each text.
 /// 2. The AWS SDK shows the whole answer of a credentials service that it cannot parse, secrets
 ///    and all (`aws-smithy-runtime-api` 1.12.3, `src/client/result.rs:118`).
-/// 3. A URL is shown as it was asked for: with the user and password of an endpoint, with the
+/// 3. A URL is shown as it was asked for: with the password of an endpoint, with the
 ///    signature of a link that was signed ahead.
 fn presentable(text: &str) -> String {
     let text = text.split("raw: Response").next().unwrap_or_default();
@@ -177,7 +177,7 @@ const ENDS_URL: [char; 7] = ['"', '\'', '`', '<', '>', ')', ','];
 const SIGNATURES: [&str; 6] =
     ["x-amz-signature=", "x-amz-security-token=", "x-goog-signature=", "sig=", "token=", "secret="];
 
-/// A text whose URLs name no user and no password, and end before a query that signs.
+/// A text whose URLs name no password, and end before a query that signs.
 pub fn without_credentials(text: &str) -> String {
     const SCHEME_END: &str = "://";
     let mut shown = String::with_capacity(text.len());
@@ -187,13 +187,15 @@ pub fn without_credentials(text: &str) -> String {
         let end = after.find(|c: char| c.is_whitespace() || ENDS_URL.contains(&c));
         let (url, tail) = after.split_at(end.unwrap_or(after.len()));
         let authority = url.split(['/', '?', '#']).next().unwrap_or_default();
-        let user = authority.rfind('@').map_or(0, |at| at + 1);
-        let url = &url[user..];
+        // The user's name is part of some stores' place (abfss://container@account).
+        let host = authority.rfind('@').unwrap_or(0);
+        let user = authority[..host].split(':').next().unwrap_or_default();
+        let url = &url[host..];
         let unsigned = url.split_once('?').filter(|(_, query)| {
             let query = query.to_ascii_lowercase();
             SIGNATURES.iter().any(|name| query.contains(name))
         });
-        shown.push_str(before);
+        shown.extend([before, user]);
         shown.push_str(unsigned.map_or(url, |(path, _)| path));
         rest = tail;
     }
@@ -261,9 +263,9 @@ mod tests {
             ("cannot parse { raw: Response { body: \"<SecretAccessKey>s\" } }", "cannot parse { "),
             (
                 "for url (http://me:pa%40ss@h:9/b?x=1): refused",
-                "for url (http://h:9/b?x=1): refused",
+                "for url (http://me@h:9/b?x=1): refused",
             ),
-            ("at https://a:b@c@h/x, at s3://u@h/y@z", "at https://h/x, at s3://h/y@z"),
+            ("at https://a:b@c@h/x, at s3://u@h/y@z", "at https://a@h/x, at s3://u@h/y@z"),
             ("\"https://h/b?sv=1&Sig=abc\": no", "\"https://h/b\": no"),
         ] {
             assert_eq!(presentable(text), shown);

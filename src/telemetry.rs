@@ -55,6 +55,6 @@ mod tests {
         let mut log = Redacting(Vec::new());
         log.write_all(b"ERROR object_store: http://me:secret@host:9/b refused\n").unwrap();
         log.flush().unwrap();
-        assert_eq!(log.0, b"ERROR object_store: http://host:9/b refused\n");
+        assert_eq!(log.0, b"ERROR object_store: http://me@host:9/b refused\n");
     }
 }
