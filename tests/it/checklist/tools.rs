@@ -70,7 +70,7 @@ fn find_and_cmp_and_du_see_sizes() {
     assert_eq!(found(&["-name", "*.bin", "-size", "+4096k"]), 1);
     assert_eq!(found(&["-name", "*.bin", "-empty"]), 1);
     assert_eq!(found(&["-type", "d"]), 15);
-    assert_eq!(found(&["-perm", "/222"]), 0);
+    assert_eq!(found(&["-perm", "/022"]), 0, "only their owner could write to them");
     let [a, b] = ["7", "8"].map(|row| version.join(row).join("blob.bin"));
     tool("cmp", &[text(&a), text(&a)]);
     let differ = Command::new("cmp").args(["-s", text(&a), text(&b)]).status().unwrap();
