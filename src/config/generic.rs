@@ -8,12 +8,16 @@ use super::Pair;
 use crate::error::{Error, Kind, Result};
 
 /// What it says is so anyway, or concerns `mount(8)` and the boot alone.
-const SO_ANYWAY: [&str; 36] = [
+const SO_ANYWAY: [&str; 39] = [
     "defaults",
     "rw",
     "nosuid",
     "nodev",
     "noexec",
+    // Lists in fstab have these beside `user`; the mount is nosuid,nodev,noexec all the same.
+    "suid",
+    "dev",
+    "exec",
     "auto",
     "noauto",
     "user",
@@ -51,10 +55,7 @@ const SO_ANYWAY_IF: [&str; 5] = ["x-", "X-", "comment=", "subtype=", "fsname="];
 
 const NO_LABELS: &str = "lancefs passes no security labels on";
 /// What cannot be had, and why.
-const REFUSED: [(&str, &str); 20] = [
-    ("suid", "every mount is nosuid: a table may be somebody else's"),
-    ("dev", "every mount is nodev: a table may be somebody else's"),
-    ("exec", "every mount is noexec: a table may be somebody else's"),
+const REFUSED: [(&str, &str); 17] = [
     ("mand", "the kernel has no mandatory locks any more"),
     ("remount", "unmount and mount again"),
     ("bind", "bind a folder of the mount with mount --bind"),
@@ -128,7 +129,7 @@ mod tests {
             assert_eq!(understood(option).unwrap(), None, "{option}");
         }
         assert_eq!(understood("ro").unwrap(), Some(pair("read-only", None)));
-        for option in ["exec", "suid", "dev", "remount", "allow_root", "fd=3", "context=a:b:c:s0"] {
+        for option in ["remount", "nosymfollow", "allow_root", "fd=3", "context=a:b:c:s0"] {
             let error = understood(option).unwrap_err().to_string();
             assert!(error.contains(option) && error.contains("cannot be had: "), "{error}");
         }
