@@ -95,7 +95,7 @@ ls mnt/staging
     for line in lines {
         let blocks: u64 = line.rsplit(' ').next().unwrap().parse().unwrap();
         assert!(blocks <= 8, "no byte is copied: {line}");
-        assert!(line.contains(" 444 "), "the mode is what it was: {line}");
+        assert!(line.contains(" 644 "), "the mode is what it was: {line}");
     }
 }
 
