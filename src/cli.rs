@@ -24,6 +24,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, FromArgMatches as _};
 
 use crate::error::{Error, Kind};
+use crate::table::decoder;
 
 pub use args::{Arguments, Command};
 
@@ -115,6 +116,10 @@ impl Exit {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
+    if decoder::is_worker() {
+        return decoder::run();
+    }
+    decoder::apart();
     let exit = match layers::parse(std::env::args_os().collect()) {
         Ok(arguments) => run(arguments),
         // Help and version are such errors too, and successes.

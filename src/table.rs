@@ -14,6 +14,7 @@ mod catalog;
 mod changed;
 mod commit;
 mod decode;
+pub mod decoder;
 mod describe;
 pub mod descriptor;
 pub mod external;

@@ -34,6 +34,7 @@ use lance_table::io::deletion::deletion_file_path;
 use object_store::path::Path as StorePath;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
+use super::decoder::Scannable;
 use super::locate::Locator;
 use super::scan::{self, Run, Scanned};
 use super::snapshot::Snapshot;
@@ -101,18 +102,18 @@ impl Locator {
     /// [`scan::scan`].
     pub(super) async fn scan(
         &self,
-        dataset: &Arc<Dataset>,
+        table: &Scannable,
         columns: &[Schema],
         run: Run,
     ) -> Result<Scanned> {
         let Some(fragment) = self.dataset.manifest.fragments.get(run.fragment) else {
-            return scan::scan(dataset, columns, run).await;
+            return scan::scan(table, columns, run).await;
         };
         self.check_rows(fragment)?;
         let refused: Vec<_> = columns.iter().map(|c| self.refusal(fragment, c)).collect();
         let open = columns.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
         let open: Vec<Schema> = open.map(|(column, _)| column.clone()).collect();
-        let mut scanned = scan::scan(dataset, &open, run).await?;
+        let mut scanned = scan::scan(table, &open, run).await?;
         let mut read = std::mem::take(&mut scanned.columns).into_iter();
         for refused in refused {
             scanned.columns.extend(refused.map_or_else(|| read.next(), |error| Some(Err(error))));

@@ -8,7 +8,7 @@
 //! 3. Lists of Blobs cannot be decoded where no list of the rows asked for has an element, and
 //!    another of the same page has (lance 14.0.2, `lance-encoding/src/data.rs:2143`, a panic): more
 //!    rows are scanned around them, until one has ([`widened`]).
-//! 4. Neither a panic in the crate nor a length in a file may end the mount: [`guard`], [`sound`].
+//! 4. Neither a panic in the crate nor a length in a file may end the mount: [`decoder`], [`sound`].
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use futures::TryStreamExt as _;
 use lance::Dataset;
 use lance_core::datatypes::{BlobHandling, Field, Schema};
 
-use super::guard;
+use super::decoder::{self, Scannable};
 use super::sound::{self, Fields};
 use crate::error::{Error, Kind, Result};
 use crate::units;
@@ -55,26 +55,26 @@ pub struct Scanned {
 ///
 /// # Errors
 /// Where not even the rows' addresses can be read, or all columns failed for a passing reason.
-pub async fn scan(dataset: &Arc<Dataset>, columns: &[Schema], run: Run) -> Result<Scanned> {
-    let together = batch(dataset, &merged(dataset, columns), run).await;
+pub async fn scan(table: &Scannable, columns: &[Schema], run: Run) -> Result<Scanned> {
+    let together = batch(table, &merged(table, columns), run).await;
     let first_failure = match together {
         Ok(batch) => return take_apart(&batch, columns),
         Err(error) if matches!(error.kind(), Kind::Timeout | Kind::Denied) => return Err(error),
         Err(error) => error,
     };
     tracing::debug!(error = %first_failure, ?run, "scanning each column by itself");
-    let rows = batch(dataset, &merged(dataset, &[]), run).await?;
+    let rows = batch(table, &merged(table, &[]), run).await?;
     let mut found = take_apart(&rows, &[])?;
     for column in columns {
         let alone = match columns {
             // It was by itself already.
             [_] => Err(first_failure.clone()),
-            _ => batch(dataset, column, run).await,
+            _ => batch(table, column, run).await,
         };
         let alone = match alone {
             Ok(batch) => take_apart(&batch, std::slice::from_ref(column))?.columns.pop(),
             Err(error) if !holds_list(column) => Some(Err(error)),
-            Err(error) => Some(widened(dataset, column, run).await.map_err(|()| error)),
+            Err(error) => Some(widened(table, column, run).await.map_err(|()| error)),
         };
         found.columns.extend(alone);
     }
@@ -90,8 +90,8 @@ fn holds_list(column: &Schema) -> bool {
 
 /// A column of a run, from a scan of more rows (difficulty 3). Who reads a fragment whose only
 /// element is far away pays for all between.
-async fn widened(dataset: &Arc<Dataset>, column: &Schema, run: Run) -> Result<ArrayRef, ()> {
-    let fragment = dataset.manifest.fragments.get(run.fragment).ok_or(())?;
+async fn widened(table: &Scannable, column: &Schema, run: Run) -> Result<ArrayRef, ()> {
+    let fragment = table.dataset().manifest.fragments.get(run.fragment).ok_or(())?;
     let rows = fragment.num_rows().map(units::u64_of).ok_or(())?;
     let mut wide = run;
     while wide.rows < rows {
@@ -99,7 +99,7 @@ async fn widened(dataset: &Arc<Dataset>, column: &Schema, run: Run) -> Result<Ar
         let offset = wide.offset.saturating_sub(more);
         let end = rows.min(wide.offset + wide.rows + more);
         wide = Run { offset, rows: end - offset, ..run };
-        let Ok(batch) = batch(dataset, column, wide).await else { continue };
+        let Ok(batch) = batch(table, column, wide).await else { continue };
         let scanned = take_apart(&batch, std::slice::from_ref(column)).map_err(drop)?;
         let array = scanned.columns.into_iter().next().ok_or(())?.map_err(drop)?;
         let first = units::usize_of(run.offset - wide.offset);
@@ -110,10 +110,10 @@ async fn widened(dataset: &Arc<Dataset>, column: &Schema, run: Run) -> Result<Ar
 
 /// The dataset as it is scanned: with names that the query engine finds (difficulty 2). Fields are
 /// read by id, so what they are called does not matter; positions and ids stay.
-pub fn scannable(dataset: &Arc<Dataset>) -> Arc<Dataset> {
+pub fn scannable(dataset: &Arc<Dataset>) -> Scannable {
     let is_lost = |name: &str| name.is_empty() || name.contains('`');
     if !dataset.schema().fields.iter().any(|field| is_lost(&field.name)) {
-        return dataset.clone();
+        return Scannable::new(dataset.clone());
     }
     let mut manifest = dataset.manifest.as_ref().clone();
     for field in manifest.schema.fields.iter_mut().filter(|field| is_lost(&field.name)) {
@@ -121,27 +121,26 @@ pub fn scannable(dataset: &Arc<Dataset>) -> Arc<Dataset> {
     }
     let mut renamed = dataset.as_ref().clone();
     renamed.manifest = Arc::new(manifest);
-    Arc::new(renamed)
+    Scannable::new(Arc::new(renamed))
 }
 
-fn merged(dataset: &Dataset, columns: &[Schema]) -> Schema {
+fn merged(table: &Scannable, columns: &[Schema]) -> Schema {
     let fields = columns.iter().flat_map(|column| column.fields.clone()).collect();
-    Schema { fields, metadata: dataset.schema().metadata.clone() }
+    Schema { fields, metadata: table.schema().metadata.clone() }
 }
 
-async fn batch(dataset: &Arc<Dataset>, projection: &Schema, run: Run) -> Result<RecordBatch> {
+async fn batch(table: &Scannable, projection: &Schema, run: Run) -> Result<RecordBatch> {
+    let dataset = table.dataset();
     let names: Vec<_> = projection.fields.iter().map(|field| field.name.as_str()).collect();
     let version = dataset.manifest.version;
     let fragment = dataset.manifest.fragments.get(run.fragment);
     let files: Vec<_> = fragment.iter().flat_map(|f| &f.files).map(|file| &file.path).collect();
     let what = format!("scan {names:?} of {run:?} of version {version} in {files:?}");
-    if let Some(fragment) = fragment {
-        let ids = projection.fields_pre_order().map(|field| field.id).collect();
-        sound::check(dataset, fragment, Fields::Of(ids)).await.map_err(|e| e.at(&what))?;
-    }
-    let (dataset, projection) = (dataset.clone(), projection.clone());
-    let work = async move { scan_one(&dataset, &projection, run).await };
-    let scanned = guard::apart(|| what.clone(), work).await;
+    let fragment =
+        fragment.ok_or_else(|| Error::new(Kind::Table, format!("{what}: no such fragment")))?;
+    let ids = projection.fields_pre_order().map(|field| field.id).collect();
+    sound::check(dataset, fragment, Fields::Of(ids)).await.map_err(|e| e.at(&what))?;
+    let scanned = decoder::decode(table, fragment, projection, run, &what).await;
     let batch = scanned.map_err(|error| match error.kind() {
         // What a version names is there, or something is wrong: it is never simply absent.
         Kind::NotFound => error.of_kind(Kind::Payload),
@@ -154,7 +153,12 @@ async fn batch(dataset: &Arc<Dataset>, projection: &Schema, run: Run) -> Result<
     Ok(batch)
 }
 
-async fn scan_one(dataset: &Dataset, projection: &Schema, run: Run) -> lance::Result<RecordBatch> {
+/// Has the crate decode rows.
+pub(super) async fn scan_one(
+    dataset: &Dataset,
+    projection: &Schema,
+    run: Run,
+) -> lance::Result<RecordBatch> {
     let fragment = dataset.manifest.fragments.get(run.fragment).cloned();
     let fragment = fragment
         .ok_or_else(|| lance::Error::invalid_input(format!("no fragment {}", run.fragment)))?;

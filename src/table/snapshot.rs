@@ -28,6 +28,7 @@ use lance_core::datatypes::Schema;
 
 mod page;
 
+use super::decoder::Scannable;
 use super::descriptor::{self, Extent};
 use super::guard;
 use super::locate::{Located, Locator};
@@ -77,7 +78,7 @@ pub struct Snapshot {
     pub rows: Rows,
     /// The crate's view of it.
     pub dataset: Arc<Dataset>,
-    scannable: Arc<Dataset>,
+    scannable: Scannable,
     all_columns: Vec<Schema>,
     pub(super) locator: Locator,
     pages: Arc<Pages>,
@@ -131,7 +132,7 @@ impl Snapshot {
                 last: AtomicU64::new(u64::MAX),
                 id,
                 slot,
-                scannable: scannable.clone(),
+                scannable,
                 dataset: dataset.clone(),
                 locator,
                 pages,

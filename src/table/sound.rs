@@ -11,10 +11,8 @@
 //! 3. The crate opens files of this machine past every decorator: they are looked at before a fragment
 //!    is scanned, once for as long as they are the same ([`local`]).
 //!
-//! Not looked at is what stands within the pages of a column that its writer had compressed
-//! (`lance-encoding:compression`): each piece says how long it is without, in eight bytes (zstd) or
-//! four (lz4), and the crate asks for so much (lance 14.0.2, `lance-encoding/src/encodings/physical/
-//! block.rs:283`). Where the pieces lie is known to its decoders alone.
+//! What stands within the pages of a data file is known to the crate's decoders alone: they work in a
+//! process of its own (`super::decoder`).
 
 pub mod data;
 pub mod deletion;

@@ -13,7 +13,7 @@ use lance::dataset::builder::DatasetBuilder;
 use lance::session::Session;
 use lance_file::reader::FileReaderOptions;
 use lance_io::local::to_local_path;
-use lance_io::object_store::{ObjectStore, ObjectStoreParams};
+use lance_io::object_store::{ObjectStore, ObjectStoreParams, ObjectStoreRegistry};
 use lance_table::io::commit::{CommitHandler, ManifestNamingScheme, commit_handler_from_url};
 use lance_table::io::manifest::read_manifest;
 use object_store::path::Path;
@@ -67,7 +67,7 @@ impl Source {
         let uri = absolute(table)?;
         let mut params = storage.params();
         params.object_store_wrapper = Some(Arc::new(Wrap));
-        let session = Arc::new(new_session());
+        let session = Arc::new(new_session(Arc::default()));
         let opened =
             ObjectStore::from_uri_and_params(session.store_registry(), &uri, &params).await;
         let (store, base) =
@@ -197,7 +197,8 @@ impl Source {
     /// Forgets what the crate cached, because a manifest was replaced: the crate keys some of its
     /// caches (transactions, `L:dataset.rs:1268`) by version number alone.
     pub fn forget(&self) {
-        *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(new_session());
+        *self.session.lock().unwrap_or_else(PoisonError::into_inner) =
+            Arc::new(new_session(Arc::default()));
     }
 
     /// The store and path of an absolute URI, with the table's storage options (spec, "External
@@ -235,7 +236,7 @@ impl Source {
 
 /// Decoded arrays are checked before they are used: the crate takes offsets from a file as they are,
 /// and Arrow follows them without a look.
-fn reading() -> FileReaderOptions {
+pub(super) fn reading() -> FileReaderOptions {
     let mut options = FileReaderOptions::default();
     options.decoder_config.validate_on_decode = true;
     options
@@ -246,8 +247,8 @@ pub(super) fn is_local(store: &str) -> bool {
     matches!(store, "file" | "file+uring" | "file-object-store")
 }
 
-fn new_session() -> Session {
-    Session::new(INDEX_CACHE_BYTES, METADATA_CACHE_BYTES, Arc::default())
+pub(super) fn new_session(registry: Arc<ObjectStoreRegistry>) -> Session {
+    Session::new(INDEX_CACHE_BYTES, METADATA_CACHE_BYTES, registry)
 }
 
 /// A path made absolute; a URI as it is.

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::harness::{
-    LANCEFS, Mount, Place, S3, Tables, copy_folder, errno, folder, names, run_python, stderr, xattr,
+    LANCEFS, Mount, Place, S3, Tables, copy_folder, errno, eventually, folder, names, run_python,
+    stderr, xattr,
 };
 
 /// What the program may take of its address space, in KiB: some times what it has when it is idle,
@@ -223,9 +224,91 @@ fn damaged_deletion_files_fail_alone() {
 
 #[test]
 fn s54_damaged_data_files_fail_alone() {
-    // Lengths within the pages are the exception that README names: the slow tier meets them.
-    let part = if is_slow_tier() { Part::Any } else { Part::End };
-    lives("data files", part, |table| files(table, "data", "lance"));
+    lives("data files", Part::End, |table| files(table, "data", "lance"));
+    lives("pages of data files", Part::Any, |table| files(table, "data", "lance"));
+}
+
+/// Puts a tebibyte in the place of how long a piece of a compressed column is without compression.
+fn ask_for_a_tebibyte_of_text(data: &Path) {
+    const ZSTD_FRAME: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+    let mut bytes = fs::read(data).unwrap();
+    let frames: Vec<usize> =
+        (8..bytes.len()).filter(|at| bytes[*at..].starts_with(&ZSTD_FRAME)).collect();
+    assert!(!frames.is_empty(), "nothing is compressed in {}", data.display());
+    for at in frames {
+        bytes[at - 8..at].copy_from_slice(&(1_u64 << 40).to_le_bytes());
+    }
+    fs::write(data, bytes).unwrap();
+}
+
+#[test]
+fn a_page_that_asks_for_a_tebibyte_is_an_error_of_its_column() {
+    let folder = folder();
+    let table = folder.path().join("t.lance");
+    let data = run_python(&format!(
+        "import random
+zstd = {{'lance-encoding:compression': 'zstd'}}
+schema = pa.schema([pa.field('text', pa.large_string(), metadata=zstd), blob_field('blob')])
+for file in range(2):
+    texts = [''.join(random.Random(row).choices('abcdefgh ', k=4000)) for row in range(12)]
+    rows = pa.table([pa.array(texts, pa.large_string()), blob_array([b'%d' % file] * 12)], schema=schema)
+    ds = lance.write_dataset(rows, {table:?}, mode='append' if file else 'create', data_storage_version='2.2')
+print(ds.get_fragments()[1].data_files()[0].path)"
+    ));
+    ask_for_a_tebibyte_of_text(&table.join("data").join(data.trim()));
+    let s3 = S3::new(&[]);
+    s3.put(&table, "t");
+    for mount in [Mount::new(&table), s3.mount("t", &["--refresh", "1h"])] {
+        let damaged = mount.at("latest/13");
+        for _ in 0..2 {
+            assert_eq!(errno(fs::read(damaged.join("row.json"))), 5);
+        }
+        let why = xattr(&damaged.join("row.json"), "user.lancefs.error").unwrap();
+        let is_said = why.contains("\"text\"") && why.contains("allocation of 1099511627776");
+        assert!(is_said, "{why}");
+        let listed = names(&damaged);
+        let blob = listed.iter().find(|name| name.starts_with("blob.")).unwrap();
+        assert_eq!(fs::read(damaged.join(blob)).unwrap(), b"1");
+        let beside = fs::read(mount.at("latest/3/row.json")).unwrap();
+        assert!(beside.starts_with(b"{\n"), "{}", mount.log());
+        assert!(mount.pid() > 0);
+    }
+    let verified = limited(&["verify", "--columns", table.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&verified.stdout).into_owned() + &stderr(&verified);
+    assert_eq!(verified.status.code(), Some(5), "{said}");
+    let faults: Vec<_> =
+        said.lines().filter(|line| line.contains("allocation of 1099511627776")).collect();
+    assert!(faults.len() == 1 && faults[0].contains(data.trim()), "{said}");
+}
+
+/// The processes that a process has started and not yet seen end.
+fn children(pid: i32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let lists =
+        tasks.map(|task| fs::read_to_string(task.unwrap().path().join("children")).unwrap());
+    let lists: Vec<String> = lists.collect();
+    lists.iter().flat_map(|list| list.split_whitespace()).map(|pid| pid.parse().unwrap()).collect()
+}
+
+#[test]
+fn a_decoder_that_is_killed_is_started_again_and_ends_with_its_mount() {
+    let mount = Mount::new(template());
+    let read = |row: usize| fs::read(mount.at(format!("latest/{row}/row.json"))).unwrap();
+    read(0);
+    let pid = mount.pid();
+    let first = children(pid);
+    assert_eq!(first.len(), 1, "{first:?}");
+    let kill = |pid: i32, signal| {
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    };
+    kill(first[0], rustix::process::Signal::KILL);
+    (1..FILES).for_each(|file| drop(read(file * (ROWS - 1))));
+    let second = children(pid);
+    assert!(second.len() == 1 && second != first, "{first:?} {second:?}");
+    kill(pid, rustix::process::Signal::KILL);
+    let is_gone = || !Path::new(&format!("/proc/{}", second[0])).exists();
+    eventually("the decoder ends with its mount", is_gone);
 }
 
 #[test]

@@ -44,6 +44,7 @@ use lance::dataset::fragment::FileFragment;
 use lance::dataset::transaction::Transaction;
 use lance_core::datatypes::{Field, Schema};
 
+use super::super::decoder::Scannable;
 use super::super::fault;
 use super::super::scan::{self, Run};
 use super::super::schema::Leaves;
@@ -196,7 +197,7 @@ struct Job<'a> {
     dataset: &'a Arc<Dataset>,
     /// What new rows are written to.
     target: Arc<Dataset>,
-    scannable: Arc<Dataset>,
+    scannable: Scannable,
     leaves: &'a Leaves,
     table: ArrowSchema,
 }
