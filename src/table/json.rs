@@ -4,7 +4,8 @@
 //! int, float, bool, string   as they are; NaN and infinities as "NaN", "Infinity", "-Infinity"
 //! binary                     base64 (standard alphabet, padded)
 //! decimal                    "1.50": all digits, as a string
-//! date, time, timestamp      ISO 8601; with a zone, in that zone ("…Z" for UTC)
+//! date, time, timestamp      ISO 8601; with a zone, in that zone ("…Z" for UTC, and where the zone's
+//!                            offset had seconds, which ISO 8601 has no place for)
 //! duration                   ISO 8601 ("PT1.5S"); interval as Arrow prints it
 //! list, vector               array;  struct: object;  map: [{"key": …, "value": …}, …]
 //! Blob                       the name of its file; null where it is null
@@ -12,6 +13,8 @@
 //!
 //! What `serde_json` would do to a number (a 64-bit integer stays exact, a float keeps its shortest
 //! digits) is what happens here.
+
+mod zone;
 
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{
@@ -204,6 +207,9 @@ fn number(array: &dyn Array, at: usize) -> Option<Value> {
 }
 
 fn text(array: &dyn Array, at: usize) -> Result<Value> {
+    if let Some(alone) = zone::in_utc(array, at) {
+        return text(&alone, 0);
+    }
     let options = FormatOptions::new().with_duration_format(DurationFormat::ISO8601);
     let formatter = ArrayFormatter::try_new(array, &options).map_err(|e| {
         Error::caused(Kind::Table, format!("show a value of type {}", array.data_type()), e)

@@ -1,17 +1,15 @@
 //! Dates, times, timestamps and durations of `row.json` as Arrow stores them.
 //!
-//! 1. A zone's offset may have seconds (before 1900 most had), and RFC 3339 shows minutes: of the
-//!    instants that the column's zone gives for a local time, the one that is shown so is meant
-//!    ([`timestamp`]). Where an offset changed by less than a minute, two instants are shown alike,
-//!    and the earlier one is taken.
+//! 1. A text with an offset names an instant, whatever the zone of its column: RFC 3339. A zone whose
+//!    offset has seconds (before 1900 most had) is shown in UTC (`super::super::json`), and a zone
+//!    that Arrow does not know (`utc`, `UTC+2`, names of Windows) takes such texts too ([`instant`]).
 //! 2. What no calendar can show is shown as the stored number, and a number is read as that
 //!    ([`stored`]).
 
 use std::str::FromStr;
 
-use arrow_array::timezone::Tz;
 use arrow_schema::TimeUnit;
-use chrono::{FixedOffset, NaiveDate, NaiveDateTime, NaiveTime, SecondsFormat, TimeZone as _};
+use chrono::{FixedOffset, NaiveDate, NaiveDateTime, NaiveTime};
 use serde_json::Value;
 
 use super::shown;
@@ -108,36 +106,22 @@ pub fn time<N: TryFrom<i64>>(value: &Value, unit: TimeUnit) -> Result<N, String>
 /// # Errors
 /// What would be right.
 pub fn timestamp(value: &Value, unit: TimeUnit, zone: Option<&str>) -> Result<i64, String> {
-    let Some(zone) = zone else {
-        return stored(value, "2024-01-31T23:59:59", |text| {
-            Some(in_units(nanos_of(NaiveDateTime::from_str(text).ok()?), unit))
-        });
+    let (example, read): (_, fn(&str) -> Option<NaiveDateTime>) = match zone {
+        None => ("2024-01-31T23:59:59", |text| NaiveDateTime::from_str(text).ok()),
+        Some(_) => ("2024-01-31T23:59:59Z", instant),
     };
-    let zone: Tz = zone.parse().map_err(|e| format!("the column's zone is not known: {e}"))?;
-    stored(value, "2024-01-31T23:59:59Z", |text| {
-        Some(in_units(nanos_of(instant(text, zone)?), unit))
-    })
+    stored(value, example, |text| Some(in_units(nanos_of(read(text)?), unit)))
 }
 
 /// The instant, in UTC, that a text with an offset names.
-fn instant(text: &str, zone: Tz) -> Option<NaiveDateTime> {
-    let (local, offset) = if let Some(local) = text.strip_suffix('Z') {
-        (local, FixedOffset::east_opt(0)?)
-    } else {
-        let at = text.len().checked_sub(OFFSET_LEN).filter(|at| text.is_char_boundary(*at))?;
-        let (local, offset) = text.split_at(at);
-        (local, FixedOffset::from_str(offset).ok()?)
-    };
-    let local = NaiveDateTime::from_str(local).ok()?;
-    let here = zone.from_local_datetime(&local);
-    let meant = [here.earliest(), here.latest()]
-        .into_iter()
-        .flatten()
-        .find(|instant| instant.to_rfc3339_opts(SecondsFormat::AutoSi, true) == text);
-    match meant {
-        Some(instant) => Some(instant.naive_utc()),
-        None => local.checked_sub_offset(offset),
+fn instant(text: &str) -> Option<NaiveDateTime> {
+    if let Some(utc) = text.strip_suffix('Z') {
+        return NaiveDateTime::from_str(utc).ok();
     }
+    let at = text.len().checked_sub(OFFSET_LEN).filter(|at| text.is_char_boundary(*at))?;
+    let (local, offset) = text.split_at(at);
+    let offset = FixedOffset::from_str(offset).ok()?;
+    NaiveDateTime::from_str(local).ok()?.checked_sub_offset(offset)
 }
 
 /// A duration in units: ISO 8601, of weeks, days, hours, minutes and seconds.
@@ -211,12 +195,17 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_that_comes_twice_and_an_offset_with_seconds_are_told_apart() {
-        let berlin = |text: &str| timestamp(&json!(text), TimeUnit::Second, Some("Europe/Berlin"));
-        let first = berlin("2024-10-27T02:30:00+02:00").unwrap();
-        assert_eq!(berlin("2024-10-27T02:30:00+01:00"), Ok(first + 3600));
-        // Berlin's own time was 53 minutes and 28 seconds ahead until 1893.
-        assert_eq!(berlin("1880-01-01T00:53:28+00:53"), Ok(-2_840_140_800));
+    fn an_offset_is_exact_in_whatever_zone() {
+        let read = |text: &str, zone| timestamp(&json!(text), TimeUnit::Second, Some(zone));
+        let first = read("2024-10-27T02:30:00+02:00", "Europe/Berlin").unwrap();
+        assert_eq!(read("2024-10-27T02:30:00+01:00", "Europe/Berlin"), Ok(first + 3600));
+        // Monrovia was 44 minutes and 30 seconds behind until 1972.
+        for zone in ["Africa/Monrovia", "utc", "Z", "UTC+2", "W. Europe Standard Time"] {
+            assert_eq!(read("1960-01-01T00:00:30Z", zone), Ok(-315_619_170), "{zone}");
+            assert_eq!(read("1960-01-01T00:00:00-00:45", zone), Ok(-315_619_200 + 2700), "{zone}");
+            assert_eq!(timestamp(&json!(-7), TimeUnit::Second, Some(zone)), Ok(-7), "{zone}");
+            assert!(read("1960-01-01T00:00:00", zone).is_err(), "{zone}");
+        }
     }
 
     #[test]
