@@ -131,3 +131,6 @@ pub const COMMITS: &str = "commits.jsonl";
 pub const VERSION_JSON: &str = ".version.json";
 /// The file in a row's directory with the values of its other columns.
 pub const ROW_JSON: &str = "row.json";
+/// How large a `row.json` may be, in bytes, where it is read and where it is staged: larger ones are
+/// no text that a program could take, and several at once would be more memory than there is.
+pub const ROW_JSON_MAX: u64 = 64 << 20;

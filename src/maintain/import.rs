@@ -309,7 +309,7 @@ fn source(path: &Path, meta: &Metadata) -> Result<Source> {
 
 /// The local folder that will be made for a table; `None` where it is there or the table is remote.
 fn to_create(table: &str) -> Result<Option<PathBuf>> {
-    if table.contains("://") {
+    if table.contains("://") || table.starts_with("file:/") {
         return Ok(None);
     }
     let path = std::path::absolute(table).context(Kind::Invalid, || format!("table {table}"))?;

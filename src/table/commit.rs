@@ -29,15 +29,15 @@ use arrow_array::RecordBatch;
 use futures::{StreamExt as _, TryStreamExt as _};
 use lance::Dataset;
 use lance::dataset::transaction::Transaction;
-use lance::dataset::{CommitBuilder, InsertBuilder, WriteMode, WriteParams};
+use lance::dataset::{CommitBuilder, InsertBuilder};
 use lance_table::io::commit::CommitHandler;
 use uuid::Uuid;
 
 pub use self::chances::Chances;
 use self::only::Only;
 use super::catalog::{Entry, Versions};
-use super::write::digest;
 use super::write::replaced::{self, Changes, Refused, Written as Files};
+use super::write::{self, digest};
 use super::{Snapshot, Table, fault};
 use crate::error::{Error, Kind, Result};
 use crate::units::Version;
@@ -125,13 +125,7 @@ impl Table {
     }
 
     async fn write_append(&self, on: Arc<Dataset>, rows: Vec<RecordBatch>) -> Result<Files> {
-        // Whether a reference may be followed was decided before (`targets`); the crate's check
-        // knows registered bases only.
-        let params = WriteParams {
-            mode: WriteMode::Append,
-            allow_external_blob_outside_bases: true,
-            ..WriteParams::default()
-        };
+        let params = write::to_append(&on);
         let insert = InsertBuilder::new(on).with_params(&params);
         let what = || format!("write rows to {}", self.source.shown);
         let transaction = insert.execute_uncommitted(rows.clone()).await.map_err(|e| match e {

@@ -42,6 +42,10 @@ fn decides(cause: &(dyn StdError + 'static)) -> Option<Kind> {
     }
     match cause.downcast_ref::<std::io::Error>()?.kind() {
         std::io::ErrorKind::PermissionDenied => Some(Kind::Denied),
+        std::io::ErrorKind::ReadOnlyFilesystem => Some(Kind::ReadOnly),
+        std::io::ErrorKind::StorageFull => {
+            Some(Kind::Disk(rustix::io::Errno::NOSPC.raw_os_error()))
+        }
         std::io::ErrorKind::TimedOut => Some(Kind::Timeout),
         std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => Some(Kind::Payload),
         _ => None,

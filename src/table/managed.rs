@@ -9,11 +9,18 @@
 //!
 //! 1. Only the two together make payloads Managed: the bits stay when somebody takes the opt-in away,
 //!    and a client older than Lance 14 can write the metadata without the bits.
-//! 2. Turning it on cannot be undone, and old clients are locked out: what that means is said in one
+//! 2. The format that a manifest names is the one that new files have unless a writer says otherwise;
+//!    old files keep theirs. What takes Managed values is a Blob v2 column, and a file of 2.2 or
+//!    newer makes a legacy column one, in the same manifest (lance 14.0.2,
+//!    `LT:transaction/manifest_build.rs:1722`): the columns decide, and new files are of the first
+//!    format that holds them ([`format_of_new_files`]).
+//! 3. Turning it on cannot be undone, and old clients are locked out: what that means is said in one
 //!    place ([`CONSEQUENCES`]), before it is done.
 
 use std::fmt;
 
+use lance::Dataset;
+use lance_file::version::ConcreteFileVersion;
 use lance_table::feature_flags::{
     FLAG_MANAGED_BLOBS, MANAGED_BLOBS_META_KEY, managed_blobs_enabled,
     validate_paired_feature_flags,
@@ -23,9 +30,6 @@ use super::schema::Layout;
 use super::{Snapshot, Table, fault};
 use crate::error::{Error, Kind, Result};
 use crate::units::Version;
-
-/// The first data storage format that holds Blob v2, and so Managed values.
-const FIRST_FORMAT: (u32, u32) = (2, 2);
 
 /// What people must know before Managed storage is turned on.
 pub const CONSEQUENCES: &str = "\
@@ -50,12 +54,15 @@ pub enum Managed {
 pub enum Off {
     /// Nobody asked for it yet.
     NotAsked,
-    /// The data storage format is too old: this one.
-    Format(String),
+    /// This Blob column has the layout of before Blob v2, as the data storage format, which is this
+    /// one, has no other.
+    Format(String, String),
     /// There is no Blob column.
     NoBlobs,
     /// This Blob column has the layout of before Blob v2.
     Legacy(String),
+    /// The table's own folder cannot be written to, for this reason.
+    Folder(String),
     /// The table's store, by its scheme, cannot make a version so that no other is lost: the crate
     /// commits to it without a condition (lance 14.0.2, `LT:io/commit.rs:1261`).
     Store(String),
@@ -84,17 +91,23 @@ impl Managed {
         };
         validate_paired_feature_flags(manifest).map_err(damaged)?;
         let asked = managed_blobs_enabled(&manifest.schema).map_err(damaged)?;
-        let format = manifest.data_storage_format.lance_file_format().to_manifest_string();
+        let format = manifest.data_storage_format.lance_file_format();
         let leaves = &snapshot.leaves.fields;
-        let legacy = leaves.iter().find(|leaf| leaf.layout == Layout::Legacy);
+        // Files of the first format cannot have others beside them (lance 14.0.2,
+        // `L:dataset/versions/mod.rs:65`).
+        let is_first = format == ConcreteFileVersion::V1;
+        let legacy = leaves.iter().find(|leaf| is_first || leaf.layout == Layout::Legacy);
         let active = manifest.has_managed_blobs();
         if let Some(scheme) = snapshot.locator.source.unsafe_scheme() {
             return Ok(Self::Off(Off::Store(scheme.to_owned())));
         }
-        Ok(if number(format) < FIRST_FORMAT {
-            Self::Off(Off::Format(format.to_owned()))
-        } else if let Some(leaf) = legacy {
-            Self::Off(Off::Legacy(leaf.display.clone()))
+        Ok(if let Some(leaf) = legacy {
+            let column = leaf.display.clone();
+            Self::Off(if holds_blob_v2(format) {
+                Off::Legacy(column)
+            } else {
+                Off::Format(column, format.to_manifest_string().to_owned())
+            })
         } else if leaves.is_empty() {
             Self::Off(Off::NoBlobs)
         } else if asked && active {
@@ -110,7 +123,11 @@ impl Off {
     pub fn can_be_turned_on(&self) -> bool {
         match self {
             Self::NotAsked => true,
-            Self::Format(_) | Self::NoBlobs | Self::Legacy(_) | Self::Store(_) => false,
+            Self::Format(..)
+            | Self::NoBlobs
+            | Self::Legacy(_)
+            | Self::Folder(_)
+            | Self::Store(_) => false,
         }
     }
 }
@@ -121,10 +138,11 @@ impl fmt::Display for Off {
             Self::NotAsked => f.write_str(
                 "the table has not opted in to Managed storage: lancefs table enable-managed <TABLE> says what that means and does it",
             ),
-            Self::Format(format) => write!(
+            Self::Format(column, format) => write!(
                 f,
-                "the table's data storage format is {format}, and Managed storage needs 2.2 or newer: rewrite it into a new table"
+                "the Blob column {column} is stored in the format {format}, and Managed storage needs 2.2 or newer: append rows with data_storage_version=\"2.2\", or rewrite the table into a new one"
             ),
+            Self::Folder(why) => f.write_str(why),
             Self::NoBlobs => f.write_str("the table has no Blob column"),
             Self::Store(scheme) => write!(
                 f,
@@ -144,6 +162,9 @@ impl Table {
     /// # Errors
     /// As [`Managed::of`], and where the version cannot be opened.
     pub async fn managed(&self) -> Result<Managed> {
+        if let Some(why) = self.source.unwritable() {
+            return Ok(Managed::Off(Off::Folder(why)));
+        }
         let entry = self.catalog.latest(None).await?;
         Managed::of(&*self.snapshot(self.numbers.slot(&entry.id)).await?)
     }
@@ -151,9 +172,13 @@ impl Table {
     /// Turns Managed storage on, in a new version of main. Others may commit meanwhile.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] where the table cannot have it, with the reason; as [`Managed::of`]; and
+    /// [`Kind::ReadOnly`] where its folder cannot be written to; [`Kind::Invalid`] where the table
+    /// cannot have it, with the reason; as [`Managed::of`]; and
     /// where the store does not let the version be written.
     pub async fn enable_managed(&self) -> Result<Enabled> {
+        if let Some(why) = self.source.unwritable() {
+            return Err(Error::new(Kind::ReadOnly, why));
+        }
         let entry = self.catalog.latest(None).await?;
         let snapshot = self.snapshot(self.numbers.slot(&entry.id)).await?;
         match Managed::of(&snapshot)? {
@@ -181,26 +206,16 @@ impl Table {
     }
 }
 
-/// `2.2` as numbers; what is no version is older than every one.
-fn number(format: &str) -> (u32, u32) {
-    let parsed = format
-        .split_once('.')
-        .and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
-    parsed.unwrap_or_default()
+/// The format of files that are added to a table: its own, or the first one that holds Blob v2.
+pub fn format_of_new_files(dataset: &Dataset) -> ConcreteFileVersion {
+    let own = dataset.manifest.data_storage_format.lance_file_format();
+    if holds_blob_v2(own) { own } else { ConcreteFileVersion::V2_2 }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn formats_are_compared_as_numbers() {
-        assert!(number("2.1") < FIRST_FORMAT && number("0.1") < FIRST_FORMAT);
-        assert!(
-            number("2.2") >= FIRST_FORMAT
-                && number("2.10") >= FIRST_FORMAT
-                && number("3.0") >= FIRST_FORMAT
-        );
-        assert!(number("next") < FIRST_FORMAT);
+fn holds_blob_v2(format: ConcreteFileVersion) -> bool {
+    use ConcreteFileVersion::{V1, V2_0, V2_1, V2_2, V2_3};
+    match format {
+        V1 | V2_0 | V2_1 => false,
+        V2_2 | V2_3 => true,
     }
 }

@@ -21,6 +21,7 @@ use lance::Dataset;
 use lance_core::datatypes::{BlobHandling, Field, Schema};
 
 use super::decoder::{self, Scannable};
+use super::schema::is_lost;
 use super::sound::{self, Fields};
 use crate::error::{Error, Kind, Result};
 use crate::units;
@@ -111,7 +112,6 @@ async fn widened(table: &Scannable, column: &Schema, run: Run) -> Result<ArrayRe
 /// The dataset as it is scanned: with names that the query engine finds (difficulty 2). Fields are
 /// read by id, so what they are called does not matter; positions and ids stay.
 pub fn scannable(dataset: &Arc<Dataset>) -> Scannable {
-    let is_lost = |name: &str| name.is_empty() || name.contains('`');
     if !dataset.schema().fields.iter().any(|field| is_lost(&field.name)) {
         return Scannable::new(dataset.clone());
     }

@@ -32,6 +32,12 @@ pub enum Layout {
     Legacy,
 }
 
+/// Whether the crate finds no top-level column by this name (lance-core 14.0.2,
+/// `datatypes/schema.rs:543`).
+pub fn is_lost(name: &str) -> bool {
+    name.is_empty() || name.contains('`')
+}
+
 /// All Blob fields of a snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct Leaves {

@@ -17,6 +17,8 @@ use lance_io::object_store::{ObjectStore, ObjectStoreParams, ObjectStoreRegistry
 use lance_table::io::commit::{CommitHandler, ManifestNamingScheme, commit_handler_from_url};
 use lance_table::io::manifest::read_manifest;
 use object_store::path::Path;
+use rustix::fs::{Access, AtFlags, CWD};
+use rustix::io::Errno;
 
 use super::sound::passing::Wrap;
 use super::storage::Storage;
@@ -39,6 +41,9 @@ pub struct BranchPlace {
     /// As a URI, which may hold credentials.
     pub uri: String,
 }
+
+/// How the URI of a file begins.
+const FILE: &str = "file:";
 
 /// A connection to one table.
 pub struct Source {
@@ -164,6 +169,25 @@ impl Source {
         self.handler.clone()
     }
 
+    /// Why a commit could not write to the table, where that is known without trying: it is on a disk
+    /// of this machine that is mounted read-only, or in a folder of somebody else.
+    pub(super) fn unwritable(&self) -> Option<String> {
+        self.folder()?;
+        let base = std::path::PathBuf::from(to_local_path(&self.base));
+        let folders = ["", "data", "_versions", "_transactions", "_blobs", "_deletions"];
+        folders.into_iter().find_map(|name| {
+            let folder = base.join(name);
+            let needed = Access::WRITE_OK | Access::EXEC_OK;
+            let checked = rustix::fs::accessat(CWD, &folder, needed, AtFlags::EACCESS);
+            let why = match checked {
+                Err(Errno::ROFS) => "is on a file system that is mounted read-only",
+                Err(Errno::ACCESS | Errno::PERM) => "may not be written to by this user",
+                _ => return None,
+            };
+            Some(format!("nothing can be added to the table: {} {why}", folder.display()))
+        })
+    }
+
     /// Refuses a table of which a folder that a commit writes to is elsewhere.
     ///
     /// # Errors
@@ -251,13 +275,24 @@ pub(super) fn new_session(registry: Arc<ObjectStoreRegistry>) -> Session {
     Session::new(INDEX_CACHE_BYTES, METADATA_CACHE_BYTES, registry)
 }
 
-/// A path made absolute; a URI as it is.
+/// A path made absolute; a URI as it is, but for one of a file with a single slash (RFC 8089, "Non-local
+/// files", calls it minimal).
 fn absolute(table: &str) -> Result<String> {
     if table.contains("://") {
         return Ok(table.trim_end_matches('/').to_owned());
     }
-    let path = std::path::absolute(table)
-        .map_err(|e| Error::caused(Kind::Invalid, format!("table {table:?}"), e))?;
+    let path = match table.strip_prefix(FILE) {
+        Some(path) if path.starts_with('/') => {
+            let uri = format!("{FILE}//{path}");
+            return Ok(uri.trim_end_matches('/').to_owned());
+        }
+        Some(_) if !std::path::Path::new(table).exists() => {
+            let text = format!("{table}: a URI of a file names it from / on, as in file:///srv/t");
+            return Err(Error::new(Kind::Invalid, text));
+        }
+        _ => std::path::absolute(table),
+    };
+    let path = path.map_err(|e| Error::caused(Kind::Invalid, format!("table {table:?}"), e))?;
     let text = path.to_str().ok_or_else(|| {
         Error::new(Kind::Invalid, format!("table path {} is not UTF-8", path.display()))
     })?;
@@ -267,6 +302,16 @@ fn absolute(table: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_has_several_names() {
+        let uri = |table| absolute(table).unwrap();
+        assert_eq!(uri("file:/srv/t%20x/"), "file:///srv/t%20x");
+        assert_eq!(uri("file:///srv/t"), "file:///srv/t");
+        assert_eq!(uri("/srv/../srv/t/"), "/srv/../srv/t");
+        let error = absolute("file:t").unwrap_err();
+        assert!(error.to_string().contains("file:///srv/t"), "{error}");
+    }
 
     #[tokio::test]
     async fn only_where_nothing_locks_a_commit_is_unsafe() {

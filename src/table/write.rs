@@ -17,8 +17,6 @@
 //! NaN with a payload or a sign          NaN
 //! a dictionary's order and unused       equal values get one key, in the order of rows;
 //!   values; its null key or null value    null is a null key
-//! a zone's offset that changed by less  the earlier of the two instants
-//!   than a minute, in that minute
 //! the white space and order of a JSON   as the crate stores JSON
 //!   column
 //! {"error": "…"} in a struct with a     a struct; in every other column it is a column that could
@@ -48,11 +46,14 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{FieldRef, Schema as ArrowSchema};
+use lance::Dataset;
+use lance::dataset::{WriteMode, WriteParams};
 use lance_core::datatypes::Schema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::schema::Leaves;
+use super::managed::format_of_new_files;
+use super::schema::{Leaves, is_lost};
 use super::snapshot::Snapshot;
 use crate::error::{Error, Kind};
 use crate::store::Interval;
@@ -115,11 +116,31 @@ pub struct Fault {
     pub text: String,
 }
 
+/// How the crate appends to a table.
+pub fn to_append(dataset: &Dataset) -> WriteParams {
+    WriteParams {
+        mode: WriteMode::Append,
+        data_storage_version: Some(format_of_new_files(dataset).to_selector()),
+        // Whether a reference may be followed was decided before (`targets`); the crate's check
+        // knows registered bases only.
+        allow_external_blob_outside_bases: true,
+        ..WriteParams::default()
+    }
+}
+
 /// Rows as batches for an append to a snapshot's table, its Blobs as prepared descriptors.
 ///
 /// # Errors
 /// Every fault of every row.
 pub fn append(snapshot: &Snapshot, rows: &[NewRow]) -> Result<Vec<RecordBatch>, Vec<Fault>> {
+    let lost = snapshot.dataset.schema().fields.iter().find(|field| is_lost(&field.name));
+    if let (Some(field), Some(row)) = (lost, rows.first()) {
+        let text = format!(
+            "the table has a column named {:?}, and the Lance library adds no row to such a table: rename it (alter_columns)",
+            field.name
+        );
+        return Err(vec![Fault { place: row.place.clone(), field: String::new(), text }]);
+    }
     batches(snapshot.dataset.schema(), &snapshot.leaves, rows, ROWS_AT_ONCE)
 }
 
@@ -221,12 +242,31 @@ fn sort<'a>(faults: &mut [Fault], places: impl Iterator<Item = &'a str>) {
     faults.sort_by_key(|fault| order.get(fault.place.as_str()).copied());
 }
 
-/// A wrong value for a message: its JSON, cut.
+/// A wrong value for a message: its JSON, cut, and no more of it made than that.
 fn shown(value: &Value) -> String {
-    let text = value.to_string();
+    let mut start = Start(Vec::new());
+    let is_whole = serde_json::to_writer(&mut start, value).is_ok();
+    let text = String::from_utf8_lossy(&start.0);
     match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
+        None if is_whole => text.into_owned(),
+        None => format!("{text}…"),
+    }
+}
+
+/// The beginning of what is written; the rest is refused.
+struct Start(Vec<u8>);
+
+impl std::io::Write for Start {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        // A character has four bytes at the most.
+        let left = (SHOWN * 4).saturating_sub(self.0.len()).min(bytes.len());
+        self.0.extend_from_slice(&bytes[..left]);
+        Ok(left)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 

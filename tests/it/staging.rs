@@ -5,6 +5,7 @@ mod commits;
 mod crash;
 mod dictionaries;
 mod faults;
+mod formats;
 mod indices;
 mod leftovers;
 mod model;

@@ -12,7 +12,7 @@ import sys
 import lance
 import pyarrow as pa
 
-from cells import has_blob, is_blob
+from cells import has_blob, is_blob, is_list, is_v2
 
 MANAGED = (4, 5)
 DESCRIPTOR = {'kind', 'position', 'size', 'blob_id', 'blob_uri'}
@@ -26,8 +26,19 @@ def choose(folder: str):
         if 'error' in newest or 'count' in newest or not newest['rows']:
             continue
         ds = lance.dataset(entry['uri'])
-        if ds.data_storage_version in ('2.2', '2.3') and any(has_blob(field) for field in ds.schema):
+        leaves = [leaf for field in ds.schema for leaf in _blobs(field)]
+        if leaves and all(is_v2(leaf) for leaf in leaves):
             yield name
+
+
+def _blobs(field: pa.Field):
+    if is_blob(field):
+        yield field
+    elif is_list(field.type):
+        yield from _blobs(field.type.value_field)
+    elif pa.types.is_struct(field.type):
+        for child in field.type:
+            yield from _blobs(child)
 
 
 def compare(job: dict):

@@ -3,6 +3,7 @@
 //! ```text
 //! s3://bucket/key                  the whole object
 //! s3://bucket/key#bytes=100-199    100 bytes: both ends are included, as in HTTP's Range
+//! file:/path, file:///path         a file of this machine, stored in the longer way
 //! ```
 
 use url::Url;
@@ -22,6 +23,9 @@ pub fn parse(target: &str) -> Result<Link, String> {
         return Err(format!(
             "it is a link to the path {target}: for a reference to a file write file://{target}, else copy the file"
         ));
+    }
+    if let Some(path) = target.strip_prefix("file:").filter(|path| is_rooted(path)) {
+        return parse(&format!("file://{path}"));
     }
     if !target.contains("://") {
         return Err("links inside a batch are not followed: copy the file".to_owned());
@@ -45,6 +49,11 @@ pub fn parse(target: &str) -> Result<Link, String> {
         return Err(format!("it is a link to {uri}, which names no object"));
     }
     Ok((uri.to_owned(), range))
+}
+
+/// Whether a path begins at the root, and is no host.
+fn is_rooted(path: &str) -> bool {
+    path.starts_with('/') && !path.starts_with("//")
 }
 
 /// `100-199` as offset and length.
@@ -82,6 +91,8 @@ mod tests {
             ("s3://b/k#bytes=100-199", "s3://b/k", Some((100, 100))),
             ("s3://b/k#bytes=0-0", "s3://b/k", Some((0, 1))),
             ("file:///a/b%23c", "file:///a/b%23c", None),
+            ("file:/a/b", "file:///a/b", None),
+            ("file:/a/b#bytes=2-3", "file:///a/b", Some((2, 2))),
             ("gs://b/dir/k.jpg?x=1", "gs://b/dir/k.jpg?x=1", None),
             ("abfss://c@a.example/k", "abfss://c@a.example/k", None),
             ("s3://b/k#bytes=0-18446744073709551614", "s3://b/k", Some((0, u64::MAX))),
@@ -95,6 +106,8 @@ mod tests {
         for (target, hint) in [
             ("../a.jpg", "copy the file"),
             ("a.jpg", "copy the file"),
+            ("file:a.jpg", "copy the file"),
+            ("file:/", "names no object"),
             ("/data/a.jpg", "file:///data/a.jpg"),
             ("s3://b/k#bytes=100-", "open"),
             ("s3://b/k#bytes=-100", "open"),

@@ -15,10 +15,10 @@ use std::str::FromStr as _;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// How large `row.json` may be, in bytes. What does not fit belongs into a Blob.
-pub const MAX: u64 = 4 << 20;
+use crate::tree::ROW_JSON_MAX;
+
 /// How many values it may have: each takes some 70 bytes of memory, and a digit and a comma of text.
-const MAX_VALUES: usize = 1 << 20;
+const MAX_VALUES: usize = 1 << 22;
 
 /// How much of a wrong text a message shows, in characters.
 const SHOWN: usize = 60;
@@ -29,12 +29,12 @@ const SHOWN: usize = 60;
 /// What is wrong with it, for people, with line and column where there are such.
 pub fn read(file: impl Read) -> Result<Map<String, Value>, String> {
     let mut bytes = Vec::new();
-    let read = file.take(MAX + 1).read_to_end(&mut bytes);
+    let read = file.take(ROW_JSON_MAX + 1).read_to_end(&mut bytes);
     read.map_err(|e| format!("row.json cannot be read: {e}"))?;
-    if u64::try_from(bytes.len()).is_ok_and(|len| len > MAX) {
+    if u64::try_from(bytes.len()).is_ok_and(|len| len > ROW_JSON_MAX) {
         return Err(format!(
             "row.json is larger than {} MiB: larger values belong into a Blob",
-            MAX >> 20
+            ROW_JSON_MAX >> 20
         ));
     }
     let text = String::from_utf8(bytes).map_err(|e| {
@@ -256,7 +256,7 @@ mod tests {
         assert!(many(MAX_VALUES).unwrap_err().contains("belong into a Blob"));
         assert_eq!(many(MAX_VALUES - 3).unwrap()["a"].as_array().unwrap().len(), MAX_VALUES - 2);
         let endless = std::io::repeat(b' ');
-        assert!(read(endless).unwrap_err().contains("4 MiB: larger values belong into a Blob"));
+        assert!(read(endless).unwrap_err().contains("64 MiB: larger values belong into a Blob"));
     }
 
     proptest! {

@@ -187,7 +187,7 @@ lance.write_dataset(pa.table([{column}], schema=schema), '{}', data_storage_vers
     };
     let legacy = "pa.field('blob', pa.large_binary(), metadata={'lance-encoding:blob': 'true'})";
     let old = write("old", legacy, "pa.array([b'x'], pa.large_binary())", "2.1");
-    refused(&old, "data storage format is 2.1, and Managed storage needs 2.2");
+    refused(&old, "blob is stored in the format 2.1, and Managed storage needs 2.2");
     let none = write("none", "pa.field('id', pa.int64())", "pa.array([1])", "2.2");
     refused(&none, "has no Blob column");
     let output = enable(&folder.path().join("absent"), &["--yes"]);

@@ -34,7 +34,7 @@ exit 9
 "#;
 
 /// Other users may not look into the folder that the program was built in.
-fn copy_of_the_program(folder: &Path) -> PathBuf {
+pub fn copy_of_the_program(folder: &Path) -> PathBuf {
     let program = folder.join("lancefs");
     fs::hard_link(&*LANCEFS, &program)
         .or_else(|_| fs::copy(&*LANCEFS, &program).map(drop))

@@ -26,6 +26,7 @@ use object_store::path::Path;
 use uuid::Uuid;
 
 use super::super::super::fault;
+use super::super::super::managed::format_of_new_files;
 use super::super::dictionary::{self, Dictionaries};
 use super::super::digest::{self, Digest};
 use crate::error::{Error, Kind, Result};
@@ -190,7 +191,7 @@ impl<'a> ColumnFile<'a> {
         summary.map_err(|e| fault::of(what(), e))?;
         let store = self.dataset.object_store(None).await.map_err(|e| fault::of(what(), e))?;
         let size = store.size(&self.path()).await.map_err(|e| fault::of(what(), e))?;
-        let version = self.dataset.manifest.data_storage_format.lance_file_format();
+        let version = format_of_new_files(self.dataset);
         let (fields, columns) = data_file_columns(version, &self.schema);
         let name = self.name.as_str();
         Ok(DataFile::new(name, fields, columns, version, NonZero::new(size), None))
@@ -230,7 +231,7 @@ impl<'a> ColumnFile<'a> {
     async fn open(&mut self, batch: &RecordBatch) -> lance::Result<FileWriter> {
         let store = self.dataset.object_store(None).await?;
         let object = store.create(&self.path()).await?;
-        let version = self.dataset.manifest.data_storage_format.lance_file_format();
+        let version = format_of_new_files(self.dataset);
         let schema = Schema::try_from(batch.schema().as_ref())?;
         // Copies would have dictionaries of their own.
         let keep_original_array = (!self.dictionaries.is_empty()).then_some(true);

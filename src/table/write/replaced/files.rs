@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use arrow_array::RecordBatch;
 use futures::TryStreamExt as _;
+use lance::dataset::InsertBuilder;
 use lance::dataset::fragment::FileFragment;
 use lance::dataset::transaction::{Operation, Transaction, UpdateMode, UpdatedFragmentOffsets};
-use lance::dataset::{InsertBuilder, WriteMode, WriteParams};
 use lance_table::format::Fragment;
 
 use super::super::super::fault;
@@ -135,11 +135,7 @@ impl Job<'_> {
         if batches.iter().all(|batch| batch.num_rows() == 0) {
             return Ok(Vec::new());
         }
-        let params = WriteParams {
-            mode: WriteMode::Append,
-            allow_external_blob_outside_bases: true,
-            ..WriteParams::default()
-        };
+        let params = super::super::to_append(&self.target);
         let insert = InsertBuilder::new(self.target.clone()).with_params(&params);
         let written = insert.execute_uncommitted(batches.to_vec()).await;
         let written = written.map_err(|e| fault::of("write rows", e))?;
