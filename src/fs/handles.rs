@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::error::{Error, Kind, Result};
 use crate::staging::Reference;
-use crate::staging::spool::{self, Listed};
+use crate::staging::spool::{self, Listed, OpenDirectory};
 use crate::store::{Interval, RangeRead};
 
 /// The number of an open file or directory.
@@ -47,7 +47,11 @@ pub struct OpenValue {
 enum Open {
     File(OpenFile),
     Names(Arc<Vec<Arc<str>>>),
-    Staged(Arc<Vec<Listed>>),
+    Staged(
+        Arc<Vec<Listed>>,
+        #[expect(dead_code, reason = "the directory counts as open until the handle goes")]
+        Option<Arc<OpenDirectory>>,
+    ),
 }
 
 /// The open handles of one mount.
@@ -75,7 +79,7 @@ impl Handles {
     pub fn file(&self, handle: Handle) -> Result<OpenFile> {
         match self.get(handle) {
             Some(Open::File(file)) => Ok(file),
-            Some(Open::Names(_) | Open::Staged(_)) | None => Err(not_open(handle)),
+            Some(Open::Names(_) | Open::Staged(..)) | None => Err(not_open(handle)),
         }
     }
 
@@ -86,21 +90,23 @@ impl Handles {
     pub fn names(&self, handle: Handle) -> Result<Arc<Vec<Arc<str>>>> {
         match self.get(handle) {
             Some(Open::Names(names)) => Ok(names),
-            Some(Open::File(_) | Open::Staged(_)) | None => Err(not_open(handle)),
+            Some(Open::File(_) | Open::Staged(..)) | None => Err(not_open(handle)),
         }
     }
 
     /// Keeps the list of a staged directory, so that what is removed while it is read does not
     /// shift what comes after.
-    pub fn open_staged(&self, listed: Vec<Listed>) -> Handle {
-        self.insert(Open::Staged(Arc::new(listed)))
+    pub fn open_staged(&self, listed: Vec<Listed>, directory: Option<OpenDirectory>) -> Handle {
+        self.insert(Open::Staged(Arc::new(listed), directory.map(Arc::new)))
     }
 
     /// Puts a new list in the place of an old one: `rewinddir` asks for it.
     pub fn relist(&self, handle: Handle, listed: Vec<Listed>) -> Arc<Vec<Listed>> {
         let listed = Arc::new(listed);
-        let open = Open::Staged(listed.clone());
-        self.open.write().unwrap_or_else(PoisonError::into_inner).insert(handle, open);
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Open::Staged(before, _)) = open.get_mut(&handle) {
+            *before = listed.clone();
+        }
         listed
     }
 
@@ -110,7 +116,7 @@ impl Handles {
     /// [`Kind::Invalid`] for a handle that is not open.
     pub fn listed(&self, handle: Handle) -> Result<Arc<Vec<Listed>>> {
         match self.get(handle) {
-            Some(Open::Staged(listed)) => Ok(listed),
+            Some(Open::Staged(listed, _)) => Ok(listed),
             Some(Open::File(_) | Open::Names(_)) | None => Err(not_open(handle)),
         }
     }

@@ -13,7 +13,7 @@ use super::{
     Attr, Commit, Content, Counter, DEEPER, FileKind, Fs, Handle, Looked, Opened, Sink, Stat,
 };
 use crate::error::{Error, Kind, Result};
-use crate::staging::spool::Spool;
+use crate::staging::spool::{OpenDirectory, Spool};
 use crate::store::blocking;
 use crate::tree::ino::STAGING_ROOT;
 use crate::tree::{self, Node};
@@ -169,11 +169,13 @@ impl Fs {
     }
 
     pub(super) fn opendir_staged(&self, node: &Node) -> Result<Handle> {
-        let listed = match (self.spool(), staged_ino(node)) {
-            (Some(spool), Some(ino)) => spool.list(ino)?,
-            _ => Vec::new(),
+        let (listed, directory) = match (self.spool(), staged_ino(node)) {
+            (Some(spool), Some(ino)) => {
+                (spool.list(ino)?, Some(OpenDirectory::new(spool.clone(), ino)))
+            }
+            _ => (Vec::new(), None),
         };
-        Ok(self.handles.open_staged(listed))
+        Ok(self.handles.open_staged(listed, directory))
     }
 
     pub(super) fn readdir_staged(

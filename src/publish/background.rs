@@ -26,6 +26,11 @@ const LONGEST_WAIT: Duration = Duration::from_mins(5);
 const PAUSE: Duration = Duration::from_millis(200);
 /// How often a batch that is being changed is read: each time costs a look at every file.
 const BETWEEN_READS: Duration = Duration::from_secs(2);
+/// How many times as long a batch has to be quiet while a process runs that made something in it: it
+/// may wait for what it copies. A desktop never ends.
+const WHILE_MADE: u32 = 10;
+/// How soon such a process is looked for again.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// The youngest that a file is uploaded, whatever the options say: the clock that stamps changes
 /// may not tell two writes within a few milliseconds apart.
 const YOUNGEST: Duration = Duration::from_millis(50);
@@ -214,13 +219,16 @@ impl Publisher {
         let mut wait = |left: Duration| next = next.into_iter().chain([left]).min();
         if let Some(after) = self.options.auto_commit
             && attention.tried != Some(last)
-            && activity.writers == 0
+            && activity.open == 0
         {
+            let after = if activity.is_being_made { after * WHILE_MADE } else { after };
             if quiet >= after {
                 attention.tried = Some(last);
                 return (Some(Task::Commit), None);
             }
-            wait(after.saturating_sub(quiet));
+            let left = after.saturating_sub(quiet);
+            // That a process ends is not told.
+            wait(if activity.is_being_made { left.min(LOOK_AGAIN) } else { left });
         }
         if attention.uploaded == Some(last) {
             return (None, next);

@@ -138,12 +138,13 @@ impl Publisher {
         let newest = self.table.look_newest().await?;
         let plan = self.plan(batch, &newest).await?;
         *tally = Tally::of(&plan);
-        if by == By::Quiet {
-            is_begun(&plan)?;
-        }
         let faults = self.faults(batch, &plan, &newest).await?;
         if !faults.is_empty() {
             return Err(invalid(&batch.name, &faults));
+        }
+        // A row with a fault may look empty for it.
+        if by == By::Quiet {
+            is_begun(&plan)?;
         }
         work.is_at(Doing::Uploading);
         self.keep_referred(work, &plan).await?;

@@ -34,6 +34,7 @@ mod moves;
 mod names;
 mod nodes;
 mod origin;
+mod presence;
 mod quota;
 mod reference;
 mod seals;
@@ -56,6 +57,7 @@ pub use disk::Stat;
 pub use files::{OpenFile, Whence};
 pub use moves::Moving;
 pub use names::{Caller, Listed, NewNode};
+pub use presence::OpenDirectory;
 pub use reference::Moment;
 pub use seals::Seal;
 
@@ -117,6 +119,7 @@ pub struct Spool {
     nodes: Mutex<Nodes>,
     opens: Opens,
     batches: Batches,
+    presence: presence::Presence,
     seals: Seals,
     quota: Quota,
     /// Counts what [`Moment`] tells of.
@@ -151,6 +154,7 @@ impl Spool {
             nodes: Mutex::default(),
             opens: Opens::default(),
             batches: Batches::new(),
+            presence: presence::Presence::new(),
             seals: Seals::default(),
             quota: Quota::new(opening.limit),
             moments: AtomicU64::new(0),

@@ -124,6 +124,6 @@ pub fn new_time(time: TimeOrNow) -> NewTime {
 
 /// Something that is to be made, for the caller of a request.
 pub fn target(request: &KernelRequest, parent: INodeNo, name: &OsStr, mode: u32) -> Target {
-    let caller = Caller { uid: request.uid(), gid: request.gid() };
+    let caller = Caller { uid: request.uid(), gid: request.gid(), pid: request.pid() };
     Target { parent: Ino::new(parent.0), name: name.to_owned(), mode, caller }
 }

@@ -25,6 +25,7 @@ use crate::error::{Error, Kind, Result};
 use crate::private::Folder;
 use crate::staging::Origin;
 use crate::tree::FileKind;
+use crate::units::Ino;
 
 /// How long a freeze waits for a close that is on its way, and for changes that are under way.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -61,8 +62,10 @@ pub enum BatchKind {
 pub struct Activity {
     /// When it was changed last through the mount; when the mount began, if never since.
     pub last_change: Instant,
-    /// How many of its files are open for writing.
-    pub writers: usize,
+    /// How many of its files and directories are open.
+    pub open: usize,
+    /// A process that made something in it since the mount began still runs.
+    pub is_being_made: bool,
 }
 
 /// Which changes of a batch are refused.
@@ -324,8 +327,11 @@ impl Spool {
 
     /// What happens to a batch.
     pub fn activity(&self, batch: &Batch) -> Activity {
-        let writers = self.writers_in(&batch.name).len();
-        Activity { last_change: self.batches.last_change(&batch.name), writers }
+        let files = self.opens.all().into_iter().map(|(ino, _)| ino).collect();
+        let open = self.within(&batch.name, files).len()
+            + self.within(&batch.name, self.presence.directories()).len();
+        let is_being_made = self.presence.is_at(&batch.name);
+        Activity { last_change: self.batches.last_change(&batch.name), open, is_being_made }
     }
 
     /// Counts up with every change that comes through the mount and with every close.
@@ -386,6 +392,7 @@ impl Spool {
         as_owner(&[&held, &self.tree], take).on_disk(what)?;
         self.leave(name, &held);
         self.batches.forget(name);
+        self.presence.forget(name);
         self.unseal(batch.origin.batch);
         // First, so that a new batch of this name is not the one that is thawed.
         drop(frozen);
@@ -408,7 +415,11 @@ impl Spool {
 
     /// The files of a batch that are open for writing, by path.
     fn writers_in(&self, batch: &str) -> Vec<String> {
-        let open = self.opens.writers();
+        self.within(batch, self.opens.writers())
+    }
+
+    /// Those of some files and directories that are in a batch, by path.
+    fn within(&self, batch: &str, open: Vec<Ino>) -> Vec<String> {
         let nodes = self.nodes();
         let paths = open.into_iter().filter_map(|ino| nodes.path(ino).ok());
         paths

@@ -399,13 +399,11 @@ impl Drop for OpenFile {
             // It had lost its name before: its bytes count until now.
             self.spool.quota.account(open.allocated, ByteLen::new(0));
         }
-        if self.writable {
+        let path = self.spool.nodes().path(self.ino);
+        match path.as_ref().map(|path| path.batch()) {
             // What is mapped was written up to now.
-            let path = self.spool.nodes().path(self.ino);
-            match path.as_ref().map(|path| path.batch()) {
-                Ok(Some(batch)) => self.spool.batches.touch(batch),
-                _ => self.spool.batches.tell(),
-            }
+            Ok(Some(batch)) if self.writable => self.spool.batches.touch(batch),
+            _ => self.spool.batches.tell(),
         }
     }
 }

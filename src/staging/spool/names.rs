@@ -31,6 +31,8 @@ pub struct Caller {
     pub uid: u32,
     /// The group.
     pub gid: u32,
+    /// The process; 0 where it is not seen from here.
+    pub pid: u32,
 }
 
 /// A file or directory that is to be made.
@@ -267,6 +269,9 @@ impl Spool {
             make(spot.directory.as_fd(), new.name)
                 .on_disk(|| format!("make {:?}", path.shown()))?;
             Self::finish(spot.directory.as_fd(), new.name, new, &spot)?;
+        }
+        if let Some(batch) = path.batch() {
+            self.presence.made(batch, new.caller.pid);
         }
         Ok(Making { stat: self.told(&spot, new.name)?, _change: change, _still: still })
     }

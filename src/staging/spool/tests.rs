@@ -81,6 +81,7 @@ fn new<'a>(parent: Ino, name: &'a str, newest: &'a SnapshotId) -> NewNode<'a> {
     let caller = Caller {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
+        pid: 0,
     };
     NewNode { parent, name, mode: 0o755, caller, newest: Some(newest) }
 }

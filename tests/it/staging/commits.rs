@@ -87,6 +87,34 @@ fn a_quiet_batch_commits_itself() {
 }
 
 #[test]
+fn a_copy_that_pauses_and_a_directory_that_is_open_are_waited_for() {
+    let folder = folder();
+    let desk = photo_desk(folder.path(), &["--auto-commit", "300ms", "--upload-delay", "100ms"]);
+    let copy = "mkdir -p $0/1 && printf one > $0/1/blob.bin && sleep 1.5
+        mkdir $0/2 && printf two > $0/2/blob.bin";
+    let copied = Command::new("sh").args(["-c", copy]).arg(desk.staged("b")).status().unwrap();
+    assert!(copied.success());
+    eventually("it is committed", || desk.rows() == 2);
+    assert_eq!(desk.newest(), 2, "all of it at once");
+    desk.entry("c/1", &[("blob.bin", b"three")]);
+    let open = std::fs::File::open(desk.staged("c/1")).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(desk.rows(), 2, "somebody looks into it");
+    drop(open);
+    eventually("it is committed", || desk.rows() == 3);
+}
+
+#[test]
+fn a_row_that_is_empty_for_a_fault_is_told_for_the_fault() {
+    let folder = folder();
+    let desk = photo_desk(folder.path(), &["--auto-commit", "300ms"]);
+    desk.entry("k/e", &[("nofield.png", b"one")]);
+    let why = || desk.error("k");
+    eventually("it says why", || why().contains("nofield"));
+    assert!(!why().contains("is empty"), "{}", why());
+}
+
+#[test]
 fn a_folder_that_is_still_empty_is_not_committed_by_itself() {
     let folder = folder();
     let desk = photo_desk(folder.path(), &["--auto-commit", "300ms"]);
