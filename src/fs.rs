@@ -24,6 +24,7 @@ mod lookup;
 mod open;
 mod readdir;
 mod refer;
+mod refusal;
 mod staging;
 mod status;
 mod xattr;

@@ -27,7 +27,7 @@ mod upload;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -39,12 +39,13 @@ use self::order::By;
 use self::record::Attempt;
 use crate::error::{Error, Kind, Result};
 use crate::private::Folder;
-use crate::staging::commit::{Commit, Protected};
+use crate::staging::commit::{Commit, Protected, Refused};
 use crate::staging::journal::{Journal, State, Step};
 use crate::staging::plan::{Payload, Plan, Source};
 use crate::staging::spool::{Seal, Spool};
 use crate::store::{Deposit, Progress};
 use crate::table::Table;
+use crate::tree;
 
 /// What becomes of External references in batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,6 +97,8 @@ struct Work {
     doing: Mutex<Doing>,
     /// Why it was not committed by itself.
     held_back: Mutex<Option<String>>,
+    /// What its last commit found, and the change that it was tried after.
+    refused: Mutex<Option<(Refused, Instant)>>,
     progress: Progress,
     total: AtomicU64,
 }
@@ -142,6 +145,13 @@ impl Work {
         self.held_back.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Notes how an attempt ended that was made after a change.
+    fn refuse(&self, error: Option<&Error>, after: Instant) {
+        let error = error.filter(|error| error.kind() == Kind::Faulty);
+        let refused = error.map(|error| (refusal(error), after));
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = refused;
+    }
+
     /// Begins to count an upload of so many bytes, of which the store has some already.
     fn begin_upload(&self, total: u64, ready: u64) {
         self.total.store(total, Ordering::Relaxed);
@@ -154,6 +164,17 @@ impl Work {
         let total = self.total.load(Ordering::Relaxed);
         json!({ "step": doing.word(), "bytes_done": done, "bytes_total": total }).to_string()
     }
+}
+
+/// What is shown of faults, each in a line.
+fn refusal(error: &Error) -> Refused {
+    let text = format!(
+        "{}\n\nMend it and move the batch into {}/ again. This file is no row, and goes with the next \
+         change of the batch.\n",
+        error.chain().replace("; ", "\n"),
+        tree::COMMIT
+    );
+    Refused { text, at: SystemTime::now() }
 }
 
 impl Publisher {
@@ -260,11 +281,18 @@ impl Publisher {
             recorded: AtomicBool::new(false),
             doing: Mutex::default(),
             held_back: Mutex::default(),
+            refused: Mutex::default(),
             progress: Progress::default(),
             total: AtomicU64::new(0),
         });
         works.insert(batch, work.clone());
         Ok(work)
+    }
+
+    /// The work on a batch of a name, where there is any.
+    fn known_work(&self, name: &str) -> Option<Arc<Work>> {
+        let batch = self.spool.batch(name).ok()?.origin.batch;
+        self.works.lock().unwrap_or_else(PoisonError::into_inner).get(&batch).cloned()
     }
 
     /// Adds a line to `.lancefs/commits.jsonl`. Where it cannot, the attempt is what it was.
@@ -291,9 +319,7 @@ impl Commit for Publisher {
     }
 
     fn progress(&self, batch: &str) -> Option<String> {
-        let batch = self.spool.batch(batch).ok()?.origin.batch;
-        let works = self.works.lock().unwrap_or_else(PoisonError::into_inner);
-        works.get(&batch).map(|work| work.shown())
+        self.known_work(batch).map(|work| work.shown())
     }
 
     fn protect(&self, batch: Uuid, version: u64) -> BoxFuture<'_, Result<Protected>> {
@@ -304,9 +330,22 @@ impl Commit for Publisher {
         self.leftovers.notify_one();
     }
 
+    fn refused(&self, batch: &str) -> Option<Refused> {
+        let work = self.known_work(batch)?;
+        let refused = work.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let (refused, after) = refused.as_ref()?;
+        (*after == self.spool.last_change(batch)).then(|| refused.clone())
+    }
+
+    fn dismiss(&self, batch: &str) -> bool {
+        let is_shown = self.refused(batch).is_some();
+        if let Some(work) = self.known_work(batch) {
+            *work.refused.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+        is_shown
+    }
+
     fn held_back(&self, batch: &str) -> Option<String> {
-        let batch = self.spool.batch(batch).ok()?.origin.batch;
-        let works = self.works.lock().unwrap_or_else(PoisonError::into_inner);
-        works.get(&batch)?.held_back()
+        self.known_work(batch)?.held_back()
     }
 }

@@ -11,6 +11,7 @@
 //!   tags/<tag> -> ../57                    Node::Tags, Node::Tag
 //!   branches/<branch>/…                    Node::Branches, Node::Branch
 //!   staging/…                              Node::Staging, Node::Staged(number)
+//!   staging/<batch>/COMMIT-REFUSED.txt     Node::Refusal(number)
 //!   commit/                                Node::Commit
 //!   .lancefs/status.json, metrics          Node::Control, Node::Status, Node::Metrics
 //!   .lancefs/commits.jsonl                 Node::Commits
@@ -95,6 +96,8 @@ pub enum Node {
     Staging,
     /// Something beneath `staging/`, by its own number.
     Staged(Ino),
+    /// `COMMIT-REFUSED.txt` in a batch, by the batch's number.
+    Refusal(Ino),
     /// `commit/`.
     Commit,
     /// A version's directory.
@@ -119,6 +122,8 @@ pub const BRANCHES: &str = "branches";
 pub const STAGING: &str = "staging";
 /// The name of the directory that a batch is moved into to commit it.
 pub const COMMIT: &str = "commit";
+/// The file in a batch whose commit found faults that says which.
+pub const REFUSED: &str = "COMMIT-REFUSED.txt";
 /// The name of the directory about the mount itself.
 pub const CONTROL: &str = ".lancefs";
 /// The file in [`CONTROL`] that says what is mounted.

@@ -63,6 +63,7 @@ impl Fs {
             }
             Node::Staging => self.attr_of_staging(),
             Node::Staged(ino) => self.staged_attr(*ino),
+            Node::Refusal(batch) => self.attr_of_refusal(*batch),
             Node::Commit => self.attr_of_commit(),
             Node::Version(slot) => {
                 let (time, ttl) = believed(self.version_time(*slot).await?);

@@ -111,8 +111,11 @@ impl Fs {
     /// # Errors
     /// As [`Fs::mkdir`].
     pub fn unlink(&self, parent: Ino, name: &OsStr) -> Result<()> {
-        let parent = self.may_change(parent)?;
-        self.spooled()?.unlink(parent, existing(name)?)
+        let (parent, name) = (self.may_change(parent)?, existing(name)?);
+        if self.dismiss(parent, name) {
+            return Ok(());
+        }
+        self.spooled()?.unlink(parent, name)
     }
 
     /// Removes an empty directory.

@@ -97,6 +97,7 @@ impl Fs {
             | Node::Commits
             | Node::Staging
             | Node::Staged(_)
+            | Node::Refusal(_)
             | Node::Commit
             | Node::VersionJson(_)
             | Node::RowJson(..)

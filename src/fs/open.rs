@@ -75,6 +75,9 @@ impl Fs {
             Node::Status | Node::Metrics => {
                 (OpenFile::Text(self.report(&node).into_bytes().into()), Content::Volatile)
             }
+            Node::Refusal(batch) => {
+                (OpenFile::Text(self.refusal_text(*batch)?.into()), Content::Volatile)
+            }
             Node::Commits => (OpenFile::Text(self.commits().await?.into()), Content::Volatile),
             Node::Latest(_) | Node::Tag(_) => {
                 return Err(Error::new(Kind::Invalid, format!("{node:?} is a symlink")));

@@ -61,6 +61,7 @@ impl Fs {
             | Node::Status
             | Node::Metrics
             | Node::Commits
+            | Node::Refusal(_)
             | Node::VersionJson(_)
             | Node::RowJson(..)
             | Node::Value(..) => {
@@ -86,6 +87,7 @@ impl Fs {
                 | Node::VersionJson(_)
                 | Node::Status
                 | Node::Metrics
+                | Node::Refusal(_)
                 | Node::Commits)
         )
     }

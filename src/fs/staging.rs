@@ -13,7 +13,7 @@ use super::{
     Attr, Commit, Content, Counter, DEEPER, FileKind, Fs, Handle, Looked, Opened, Sink, Stat,
 };
 use crate::error::{Error, Kind, Result};
-use crate::staging::spool::{OpenDirectory, Spool};
+use crate::staging::spool::{Listed, OpenDirectory, Spool};
 use crate::store::blocking;
 use crate::tree::ino::STAGING_ROOT;
 use crate::tree::{self, Node};
@@ -153,7 +153,12 @@ impl Fs {
         let none = || Error::new(Kind::NotFound, format!("no {name:?} in {parent:?}"));
         let Some(spool) = self.spool() else { return Err(none()) };
         let Some(ino) = staged_ino(parent) else { return Err(none()) };
-        let stat = spool.lookup(ino, name)?;
+        let stat = match spool.lookup(ino, name) {
+            Err(_) if name == tree::REFUSED && self.refusal(ino).is_some() => {
+                return Ok(Looked::Found(self.attr_of_refusal(ino)?, Duration::ZERO));
+            }
+            found => found?,
+        };
         let ttl = ttl_in(ino);
         Ok(Looked::Found(attr(&stat, ttl), ttl))
     }
@@ -171,11 +176,22 @@ impl Fs {
     pub(super) fn opendir_staged(&self, node: &Node) -> Result<Handle> {
         let (listed, directory) = match (self.spool(), staged_ino(node)) {
             (Some(spool), Some(ino)) => {
-                (spool.list(ino)?, Some(OpenDirectory::new(spool.clone(), ino)))
+                (self.list_staged(spool, ino)?, Some(OpenDirectory::new(spool.clone(), ino)))
             }
             _ => (Vec::new(), None),
         };
         Ok(self.handles.open_staged(listed, directory))
+    }
+
+    fn list_staged(&self, spool: &Spool, ino: Ino) -> Result<Vec<Listed>> {
+        let mut listed = spool.list(ino)?;
+        let is_real = listed.iter().any(|entry| entry.name == tree::REFUSED);
+        if !is_real && self.refusal(ino).is_some() {
+            let number = self.number(&Node::Refusal(ino))?;
+            let name = tree::REFUSED.to_owned();
+            listed.push(Listed { ino: number, kind: FileKind::File, name });
+        }
+        Ok(listed)
     }
 
     pub(super) fn readdir_staged(
@@ -187,7 +203,7 @@ impl Fs {
     ) -> Result<()> {
         let listed = match (self.spool(), staged_ino(node)) {
             (Some(spool), Some(ino)) if cookie == 0 => {
-                self.handles.relist(handle, spool.list(ino)?)
+                self.handles.relist(handle, self.list_staged(spool, ino)?)
             }
             _ => self.handles.listed(handle)?,
         };

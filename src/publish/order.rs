@@ -52,7 +52,12 @@ impl Publisher {
             blocking(move || spool.freeze(&batch)).await?
         };
         let mut tally = Tally::default();
+        // Nothing changes it any more.
+        let after = self.spool.last_change(name);
         let (work, outcome) = self.commit_frozen(&batch, by, &mut tally).await;
+        if let Some(work) = &work {
+            work.refuse(outcome.as_ref().err(), after);
+        }
         let chain = outcome.as_ref().err().map(Error::chain);
         let attempt = Attempt {
             name,

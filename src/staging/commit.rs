@@ -1,6 +1,7 @@
 //! What the mounted tree asks of whoever publishes batches, which is in a layer above this one.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use futures::future::BoxFuture;
 use uuid::Uuid;
@@ -29,6 +30,12 @@ pub trait Commit: Send + Sync {
     /// again.
     fn held_back(&self, batch: &str) -> Option<String>;
 
+    /// Why the last commit of a batch found faults, until it is tried again, changed or dismissed.
+    fn refused(&self, batch: &str) -> Option<Refused>;
+
+    /// Shows it no more. Gives whether it was shown.
+    fn dismiss(&self, batch: &str) -> bool;
+
     /// Protects a version of main from cleanup until a batch that refers to its objects is gone
     /// (spec, "Snapshot Lifetime"). A batch that is only going to be there is taken for one that has
     /// gone as soon as what is given back is dropped.
@@ -39,6 +46,15 @@ pub trait Commit: Send + Sync {
 
     /// Takes away, after a while, what was protected for a batch that has not come to be.
     fn tidy(&self);
+}
+
+/// Why a commit of a batch found faults.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    /// For people, line by line.
+    pub text: String,
+    /// When it was tried.
+    pub at: SystemTime,
 }
 
 /// A version that is protected for a batch.

@@ -13,6 +13,7 @@
 //!  slot of (S, k)   local as above, with the items k << item_bits and up
 //!
 //!  bit 63 set       what is beneath staging/: the other bits are the file's number on the staging disk
+//!  bit 62 set too   the refusal that a batch shows: the other bits are the batch's number there
 //! ```
 //!
 //! Difficulties, and what answers each:
@@ -57,6 +58,8 @@ const COMMIT: u64 = 9;
 const COMMITS: u64 = 10;
 /// Set in the numbers of everything beneath `staging/`.
 const STAGED: u64 = 1 << 63;
+/// Set too in the number of what is shown in a batch and is not on the staging disk.
+const SHOWN: u64 = 1 << 62;
 
 /// The number of `staging/` itself.
 pub const STAGING_ROOT: Ino = Ino::new(STAGING);
@@ -160,6 +163,7 @@ impl Numbers {
             Node::Commit => fixed(COMMIT),
             Node::Commits => fixed(COMMITS),
             Node::Staged(ino) => Ok(*ino),
+            Node::Refusal(ino) => fixed(ino.get() | SHOWN),
             Node::Latest(Some(branch)) => Ok(self.named(Named::Latest(branch.clone()))),
             Node::Tag(tag) => Ok(self.named(Named::Tag(tag.clone()))),
             Node::Branch(branch) => Ok(self.named(Named::Branch(branch.clone()))),
@@ -179,7 +183,8 @@ impl Numbers {
     /// [`Kind::Stale`] for a number that this mount never gave out.
     pub fn node(&self, ino: Ino) -> Result<Node> {
         if ino.get() & STAGED != 0 {
-            return Ok(Node::Staged(ino));
+            let on_disk = Ino::new(ino.get() & !SHOWN);
+            return Ok(if on_disk == ino { Node::Staged(ino) } else { Node::Refusal(on_disk) });
         }
         let slot = u32::try_from(ino.get() >> LOCAL_BITS).map_err(|_| unknown(ino))?;
         let local = ino.get() & LOCAL_MASK;

@@ -15,6 +15,7 @@ mod pins;
 mod private;
 mod races;
 mod reference;
+mod refused;
 mod roundtrip;
 mod suites;
 mod tree;

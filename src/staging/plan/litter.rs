@@ -33,6 +33,8 @@ const NAMES: &[&[u8]] = &[
     b".AppleDB",
     b".AppleDesktop",
     b".apdisk",
+    // This program: what a batch says whose commit found faults, where it was copied along.
+    crate::tree::REFUSED.as_bytes(),
     // Windows: thumbnails, a folder's look, its trash.
     b"Thumbs.db",
     b"ehthumbs.db",

@@ -334,6 +334,11 @@ impl Spool {
         Activity { last_change: self.batches.last_change(&batch.name), open, is_being_made }
     }
 
+    /// When a batch was changed last through the mount; when the mount began, if never since.
+    pub fn last_change(&self, batch: &str) -> Instant {
+        self.batches.last_change(batch)
+    }
+
     /// Counts up with every change that comes through the mount and with every close.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.batches.changes()
