@@ -43,6 +43,7 @@ mod pace;
 mod pinned;
 mod readahead;
 mod remote;
+mod renamed;
 mod span;
 
 use std::os::fd::OwnedFd;
@@ -65,6 +66,7 @@ pub use local::Local;
 pub use meter::{Figures, Meter};
 pub use opener::{Opener, Settings};
 pub use remote::Remote;
+pub use renamed::Renamed;
 
 /// An interval of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

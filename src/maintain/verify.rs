@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::fmt;
 
 use crate::error::{Error, Kind, Result};
-use crate::store::{ObjectKey, Opener};
-use crate::table::{Row, Snapshot, Table, Value};
+use crate::store::ObjectKey;
+use crate::table::{Row, Snapshot, Table};
 use crate::tree::{LeafIndex, LeafName};
 use crate::units::{self, ByteLen, Ordinal, RowIndex};
 
@@ -191,7 +191,7 @@ async fn check(
     }
     let (key, uri) = (value.located.object.key(), &value.located.object.uri);
     if !lengths.contains_key(&key) {
-        lengths.insert(key.clone(), length(&snapshot.opener, &value).await);
+        lengths.insert(key.clone(), snapshot.object_length(&value).await);
     }
     let length = lengths
         .get(&key)
@@ -207,8 +207,4 @@ async fn check(
             Err(Error::new(Kind::Payload, text))
         }
     }
-}
-
-async fn length(opener: &Opener, value: &Value) -> Result<ByteLen> {
-    opener.open(&value.located.object)?.length().await
 }

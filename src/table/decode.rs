@@ -2,7 +2,7 @@
 
 use lance_core::datatypes::Schema;
 
-use super::scan::{self, Run};
+use super::scan::Run;
 use super::snapshot::Snapshot;
 use crate::error::Result;
 use crate::units;
@@ -21,14 +21,11 @@ impl Snapshot {
     /// # Errors
     /// Whatever the first rows give that cannot be read.
     pub async fn decode(&self, fragment: usize, column: usize) -> Result<()> {
-        let scannable = scan::scannable(&self.dataset);
-        let schema = scannable.schema();
-        let fields = schema.fields.get(column).cloned().into_iter().collect();
-        let projection = [Schema { fields, metadata: schema.metadata.clone() }];
+        let projection: Vec<Schema> = self.column(column).cloned().into_iter().collect();
         let live = self.rows.live(fragment);
         for offset in (0..live).step_by(units::usize_of(ROWS)) {
             let run = Run { fragment, offset, rows: ROWS.min(live - offset) };
-            for array in self.locator.scan(&scannable, &projection, run).await?.columns {
+            for array in self.scan_run(&projection, run).await?.columns {
                 array?;
             }
         }

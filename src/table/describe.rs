@@ -20,6 +20,7 @@ pub async fn row_json(snapshot: &Snapshot, index: RowIndex) -> Result<Vec<u8>> {
     let renderer = Renderer {
         shape: &leaves.shape,
         paths: leaves.fields.iter().map(|leaf| leaf.path.as_slice()).collect(),
+        listed: if leaves.are_in_structs() { snapshot.row(index).await.ok() } else { None },
     };
     let mut object = Map::new();
     for leaf in &leaves.fields {

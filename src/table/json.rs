@@ -28,8 +28,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Value};
 
 use super::descriptor;
+use super::snapshot::Row;
 use crate::error::{Error, Kind, Result};
-use crate::tree::{LeafName, Shape, Step};
+use crate::tree::{LeafIndex, Shape, Step};
 use crate::units;
 
 /// What Arrow prints for a duration that is too long for its own type, instead of an error
@@ -42,6 +43,9 @@ pub struct Renderer<'a> {
     pub shape: &'a Shape,
     /// Their paths, in the same order.
     pub paths: Vec<&'a [Step]>,
+    /// The row as it is listed, where the two could differ: of a null Blob in a struct that a release
+    /// 8.0 wrote, a scan of the Blob alone says that it is null, and one of the whole struct does not.
+    pub listed: Option<Row>,
 }
 
 /// Where in a row a cell is.
@@ -66,7 +70,7 @@ impl Renderer<'_> {
 
     fn value(&self, array: &dyn Array, at: usize, place: &Place) -> Result<Value> {
         if let Some(leaf) = self.leaf(&place.path) {
-            return Ok(blob(leaf, array, at, &place.indices));
+            return Ok(self.blob(leaf, array, at, &place.indices));
         }
         if array.is_null(at) {
             return Ok(Value::Null);
@@ -113,9 +117,19 @@ impl Renderer<'_> {
         })
     }
 
-    fn leaf(&self, path: &[Step]) -> Option<&LeafName> {
+    fn leaf(&self, path: &[Step]) -> Option<LeafIndex> {
         let at = self.paths.iter().position(|leaf| *leaf == path)?;
-        self.shape.leaves().get(at)
+        Some(LeafIndex::new(units::u64_of(at)))
+    }
+
+    /// The file of a Blob; an invalid descriptor has one too, which fails when it is opened.
+    fn blob(&self, leaf: LeafIndex, array: &dyn Array, at: usize, indices: &[u64]) -> Value {
+        let is_there = array.as_struct_opt().is_some_and(|all| !descriptor::is_null(all, at));
+        let listed = self.listed.as_ref().is_none_or(|row| row.lists(leaf, indices));
+        match self.shape.leaf(leaf) {
+            Some(leaf) if is_there && listed => leaf.file_name(indices).into(),
+            _ => Value::Null,
+        }
     }
 
     fn elements(&self, elements: &dyn Array, place: &Place) -> Result<Value> {
@@ -166,16 +180,6 @@ impl Renderer<'_> {
             },
             _ => text(array, at),
         }
-    }
-}
-
-/// The file of a Blob; an invalid descriptor has one too, which fails when it is opened.
-fn blob(leaf: &LeafName, array: &dyn Array, at: usize, indices: &[u64]) -> Value {
-    match array.as_struct_opt() {
-        Some(descriptors) if !descriptor::is_null(descriptors, at) => {
-            leaf.file_name(indices).into()
-        }
-        _ => Value::Null,
     }
 }
 
@@ -235,7 +239,7 @@ mod tests {
 
     fn cells(array: &dyn Array) -> Vec<Value> {
         let shape = Shape::default();
-        let renderer = Renderer { shape: &shape, paths: vec![] };
+        let renderer = Renderer { shape: &shape, paths: vec![], listed: None };
         (0..array.len()).map(|at| renderer.cell("c", array, at).unwrap()).collect()
     }
 

@@ -4,6 +4,10 @@
 //! object fails all, cannot address elements of lists, and ignores the base of legacy files (lance
 //! 14.0.2, `L:dataset/blob/locate.rs`). The rules are the spec's: "External Resolution", "Managed
 //! Resolution", "Sidecar Resolution". Beneath what an object is opened `bases` decides.
+//!
+//! Release 2.0.1 named sidecars in another way (`00000001.blob`: eight hex digits of the id), and no
+//! file says which release wrote it. So a sidecar is looked for under both names, until one of its
+//! data file is found under the older ([`Located::older`]).
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -36,6 +40,17 @@ pub struct Located {
     pub object: ObjectRef,
     /// In which part.
     pub extent: Extent,
+    /// A sidecar that is not there under its name may be here.
+    pub older: Option<Older>,
+}
+
+/// Another name of a sidecar.
+#[derive(Clone, Debug)]
+pub struct Older {
+    /// The object of that name.
+    pub object: ObjectRef,
+    /// The data file that it belongs to, whose other sidecars then are named alike.
+    pub data_file: String,
 }
 
 /// Resolves the descriptors of one snapshot.
@@ -77,6 +92,7 @@ impl Locator {
         field_id: i32,
         descriptor: &Descriptor,
     ) -> Result<Located> {
+        let mut older = None;
         let object = match &descriptor.target {
             Target::DataFile => {
                 let file = self.data_file(fragment, field_id)?;
@@ -85,6 +101,12 @@ impl Locator {
             }
             Target::Sidecar(id) => {
                 let (base, path) = self.sidecar(fragment, field_id, *id)?;
+                let data_file = &self.data_file(fragment, field_id)?.path;
+                if !self.source.has_renamed(data_file) {
+                    let path = older_name(&path, *id);
+                    let (object, data_file) = (self.object(base, path).await?, data_file.clone());
+                    older = Some(Older { object, data_file });
+                }
                 self.object(base, path).await?
             }
             Target::Managed(None, path) => {
@@ -100,7 +122,7 @@ impl Locator {
             BlobKind::External => ObjectRef { owner: Owner::Others, ..object },
             _ => object,
         };
-        Ok(Located { kind: descriptor.kind, object, extent: descriptor.extent })
+        Ok(Located { kind: descriptor.kind, object, extent: descriptor.extent, older })
     }
 
     /// The object at a path beneath a base; `None` is the root of the snapshot's branch.
@@ -120,7 +142,8 @@ impl Locator {
     ) -> Result<(Option<u32>, Path)> {
         let file = self.data_file(fragment, field_id)?;
         let path = blob_path(&self.data_directory(file)?, data_file_key(&file.path), id);
-        Ok((file.base_id, path))
+        let is_renamed = self.source.has_renamed(&file.path);
+        Ok((file.base_id, if is_renamed { older_name(&path, id) } else { path }))
     }
 
     /// The file that supplies a field of a fragment.
@@ -245,6 +268,13 @@ fn beneath(base: &Path, relative: &Path) -> Path {
     base.parts().chain(relative.parts()).collect()
 }
 
+/// The name that release 2.0.1 gave a sidecar.
+fn older_name(path: &Path, id: u32) -> Path {
+    let parts: Vec<_> = path.parts().collect();
+    let folder = &parts[..parts.len().saturating_sub(1)];
+    folder.iter().cloned().chain([format!("{id:08x}.blob").into()]).collect()
+}
+
 /// The final component of a data file's path without `.lance`: spec, "Sidecar Resolution".
 fn data_file_key(path: &str) -> &str {
     let file = path.rsplit('/').next().unwrap_or(path);
@@ -261,6 +291,12 @@ mod tests {
         assert_eq!(uri("s3://b/t.lance", "t.lance/data/x"), "s3://b/t.lance/data/x");
         let repository = "hf://datasets/acme/pub/t.lance";
         assert_eq!(uri(repository, "t.lance/x"), format!("{repository}/x"));
+    }
+
+    #[test]
+    fn a_sidecar_had_another_name_once() {
+        let path = blob_path(&Path::from("t.lance/data"), "a", 26);
+        assert_eq!(older_name(&path, 26), Path::from("t.lance/data/a/0000001a.blob"));
     }
 
     #[test]

@@ -71,6 +71,12 @@ pub fn check_types(schema: &Schema) -> Result<()> {
 }
 
 impl Leaves {
+    /// Whether one is a member of a struct.
+    pub fn are_in_structs(&self) -> bool {
+        let is_member = |step: &Step| matches!(step, Step::Field(_));
+        self.fields.iter().any(|leaf| leaf.path.iter().skip(1).any(is_member))
+    }
+
     /// Finds the Blob fields of a schema. `scanned` is the same schema by the names under which its
     /// columns are scanned.
     pub fn of(schema: &Schema, scanned: &Schema) -> Self {

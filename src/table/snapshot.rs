@@ -26,6 +26,7 @@ use lance::Dataset;
 use lance::dataset::fragment::FileFragment;
 use lance_core::datatypes::Schema;
 
+mod oldest;
 mod page;
 
 use super::decoder::Scannable;
@@ -38,9 +39,9 @@ use super::schema::{self, Leaf, Leaves};
 use super::sizes::Sizes;
 use super::sound::{self, Fields};
 use crate::error::{Error, Kind, Result};
-use crate::store::{Interval, Meta, ObjectRef, Opener, RangeRead};
+use crate::store::{Interval, Meta, ObjectRef, Opener, Place as Where, RangeRead, Renamed};
 use crate::tree::{LeafIndex, Slot, SnapshotId};
-use crate::units::{self, Ordinal, RowIndex};
+use crate::units::{self, ByteLen, Ordinal, RowIndex};
 
 use page::What;
 pub use page::{Pages, Row};
@@ -228,12 +229,12 @@ impl Snapshot {
         leaf: LeafIndex,
         ordinal: Ordinal,
     ) -> Result<(Value, Option<Arc<dyn RangeRead>>)> {
-        let located = self.locate(row, leaf, ordinal).await?;
+        let mut located = self.locate(row, leaf, ordinal).await?;
         let (interval, looked, object) = match located.extent {
             Extent::Known(interval) if interval.len.get() == 0 => (interval, None, None),
             Extent::Known(interval) => {
                 self.sizes.refresh(&self.opener, &located.object).await;
-                let object = self.opener.open(&located.object);
+                let object = self.open_located(&mut located);
                 (interval, None, Some(object.map_err(|e| self.in_field(leaf, e))?))
             }
             Extent::WholeObject(offset) => {
@@ -243,6 +244,34 @@ impl Snapshot {
             }
         };
         Ok((Value { located, interval, looked }, object))
+    }
+
+    /// How long the object of a value is.
+    ///
+    /// # Errors
+    /// As [`RangeRead::length`].
+    pub async fn object_length(&self, value: &Value) -> Result<ByteLen> {
+        self.open_located(&mut value.located.clone())?.length().await
+    }
+
+    /// Opens an object under the name that it has.
+    fn open_located(&self, located: &mut Located) -> Result<Arc<dyn RangeRead>> {
+        let opened = self.opener.open(&located.object);
+        let Some(older) = located.older.take() else { return opened };
+        let found = self.locator.source.note_renamed(&older.data_file);
+        match (opened, &located.object.place) {
+            (Err(error), _) if error.kind() == Kind::Payload => {
+                let opened = self.opener.open(&older.object).map_err(|_| error)?;
+                found();
+                located.object = older.object;
+                Ok(opened)
+            }
+            (Ok(first), Where::Remote(..)) => {
+                let second = self.opener.open(&older.object)?;
+                Ok(Arc::new(Renamed::new(first, second, found)))
+            }
+            (opened, _) => opened,
+        }
     }
 
     fn in_field(&self, leaf: LeafIndex, error: Error) -> Error {
@@ -276,6 +305,11 @@ impl Snapshot {
         self.rows.place(row).ok_or_else(|| {
             Error::new(Kind::NotFound, format!("version {} has no row {row}", self.id.version))
         })
+    }
+
+    /// A column as it is scanned, by its position.
+    pub(super) fn column(&self, at: usize) -> Option<&Schema> {
+        self.all_columns.get(at)
     }
 
     /// The columns without a Blob.

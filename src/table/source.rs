@@ -4,7 +4,7 @@
 //! unreadable manifest spoils nothing but itself. What the crate opens by its path is looked at first
 //! ([`Source::check`]): a link in a local table leads out of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
@@ -61,6 +61,8 @@ pub struct Source {
     stores: Mutex<HashMap<String, Arc<ObjectStore>>>,
     /// Where links of a local table may lead.
     links: Arc<Allowed>,
+    /// Data files whose sidecars have the names of release 2.0.1 (`locate`).
+    renamed: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Source {
@@ -82,7 +84,8 @@ impl Source {
             handler.map_err(|e| fault::of(format!("connect to {}", redacted(&uri)), e))?;
         let (session, stores) = (Mutex::new(session), Mutex::default());
         let (shown, links) = (redacted(&uri), Arc::default());
-        Ok(Self { uri, shown, store, base, params, handler, session, stores, links })
+        let renamed = Arc::default();
+        Ok(Self { uri, shown, store, base, params, handler, session, stores, links, renamed })
     }
 
     /// The same table, whose links may lead to these places.
@@ -250,6 +253,19 @@ impl Source {
         })?;
         self.stores.lock().unwrap_or_else(PoisonError::into_inner).insert(bucket, store.clone());
         Ok((store, path))
+    }
+
+    /// Whether a data file's sidecars are known to have the names of release 2.0.1.
+    pub(super) fn has_renamed(&self, data_file: &str) -> bool {
+        self.renamed.lock().unwrap_or_else(PoisonError::into_inner).contains(data_file)
+    }
+
+    /// What is to be called when they are found to have.
+    pub(super) fn note_renamed(&self, data_file: &str) -> impl Fn() + Send + Sync + use<> {
+        let (renamed, data_file) = (self.renamed.clone(), data_file.to_owned());
+        move || {
+            renamed.lock().unwrap_or_else(PoisonError::into_inner).insert(data_file.clone());
+        }
     }
 
     /// The session that versions are opened in.

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use crate::harness::{Mount, Put, S3, Tables, errno, names, sha256, xattr};
+use crate::harness::{Mount, Put, S3, Tables, copy_folder, errno, folder, names, sha256, xattr};
 
 #[derive(Default)]
 struct Count {
@@ -273,5 +273,23 @@ fn a_row_that_is_not_there_is_enoent() {
         "latest/3/blob.bin",
     ] {
         assert_eq!(errno(std::fs::metadata(mount.at(path))), 2, "{path}");
+    }
+}
+
+/// `tests/tables/released/README.md` says what is in it.
+#[test]
+fn row_json_names_what_is_listed_where_the_files_say_two_things() {
+    let (folder, name) = (folder(), "null_in_struct_8_0_1.lance");
+    let table = folder.path().join(name);
+    let released = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tables/released").join(name);
+    copy_folder(&released, &table);
+    let mount = Mount::new(&table);
+    for (row, text, named) in [(0, "a", true), (1, "b", false), (2, "c", true)] {
+        let row = mount.at(format!("1/{row}"));
+        assert_eq!(names(&row).contains(&"info.thumb.bin".to_owned()), named, "{text}");
+        let shown: Value =
+            serde_json::from_slice(&std::fs::read(row.join("row.json")).unwrap()).unwrap();
+        let thumb = if named { json!("info.thumb.bin") } else { Value::Null };
+        assert_eq!(shown["info"], json!({ "n": text, "thumb": thumb }));
     }
 }

@@ -3,3 +3,4 @@
 mod cut;
 mod foreign;
 mod recreated;
+mod sidecars;

@@ -21,8 +21,8 @@ def item(label: str, i: int) -> dict:
 class Story:
     """A table under change: what its rows are, by id, and the versions recorded so far."""
 
-    def __init__(self, output, name, notes, fields=FIELDS):
-        self.output, self.name, self.fields = output, name, fields
+    def __init__(self, output, name, notes, fields=FIELDS, kind=None):
+        self.output, self.name, self.fields, self.kind = output, name, fields, kind
         self.record = Record(output.uri(name), notes)
         self.rows = {}
 
@@ -57,7 +57,7 @@ class Story:
         newest = (ds or self.open()).version
         for version in range(self.record.entry['latest'] + 1, newest + 1):
             ds = self.open(version)
-            self.record.version(ds, in_order(ds, self.rows))
+            self.record.version(ds, in_order(ds, self.rows), kind=self.kind)
 
     def records(self):
         return {self.name: self.record}

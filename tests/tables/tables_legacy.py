@@ -133,22 +133,22 @@ def legacy_upgraded(output, _):
     return story.records()
 
 
-@builds('legacy_0_1')
+@builds('legacy_0_1', 'legacy_nested_0_1')
 def legacy_0_1(output, _):
-    """The 0.1 format keeps no descriptors: the mark is there, the bytes are in the column, and an empty value is a null.
-
-    Not even which values are null can be told without reading them, so every row lists the file, and it fails.
-    """
-    record = Record(output.uri('legacy_0_1'), 'marked large_binary in a 0.1 file: a descriptor scan panics, a scan for bytes reads')
-    values = payloads('legacy_0_1', [3, None, 70_000])
-    rows = [{'id': i, 'name': f'n{i}', 'blob': value} for i, value in enumerate(values)]
-    ds = output.create('legacy_0_1', FIELDS, rows, data_storage_version='0.1')
-    record.version(ds, rows, kind='legacy')
-    for row in record.entry['versions'][str(ds.version)]['rows']:
-        row['files'] = {'blob.bin': {'error': 'EIO'}}
-        row['json']['blob'] = {'any': True}
-        row['unmade'] = True
-    return {'legacy_0_1': record}
+    """The 0.1 format keeps no descriptors: the mark is there, the bytes are in the column, and an empty value is a null."""
+    story = Story(output, 'legacy_0_1', 'marked large_binary in 0.1 files: a descriptor scan panics, a scan for bytes reads', FIELDS, kind='legacy')
+    rows = [{'id': i, 'name': f'n{i}', 'blob': value} for i, value in enumerate(payloads('legacy_0_1', [3, None, 70_000, 1, 300_000, 5]))]
+    story.create(rows, max_rows_per_file=4, max_rows_per_group=3, data_storage_version='0.1')
+    story.append([{'id': 9, 'name': 'n9', 'blob': None}, {'id': 10, 'name': None, 'blob': payload('legacy_0_1/10', 2)}], data_storage_version='0.1')
+    story.delete(2)
+    nested = Record(output.uri('legacy_nested_0_1'), 'struct<v1 blob, text> in a 0.1 file, and empty values')
+    values = payloads('legacy_nested_0_1', [3, None, 0, 70_000])
+    fields = [ID, pa.field('info', pa.struct([pa.field('n', pa.string()), blob_v1('thumb')])), blob_v1('last')]
+    rows = [{'id': i, 'info': {'n': f'n{i}', 'thumb': value}, 'last': value} for i, value in enumerate(values)]
+    ds = output.create('legacy_nested_0_1', fields, rows, data_storage_version='0.1')
+    shown = [row | {'info': row['info'] | {'thumb': row['last'] or None}, 'last': row['last'] or None} for row in rows]
+    nested.version(ds, shown, kind='legacy')
+    return story.records() | {'legacy_nested_0_1': nested}
 
 
 @builds('plain_0_1', 'plain_2_0', 'plain_2_1', 'plain_2_2', 'plain_2_3')

@@ -120,7 +120,7 @@ impl Snapshot {
             page.columns.iter().enumerate().filter(is_failed).map(|(at, _)| at).collect();
         let wanted: Vec<Schema> = failed.iter().map(|at| columns[*at].clone()).collect();
         let before = self.identity(key.run);
-        let scanned = self.locator.scan(&self.scannable, &wanted, key.run).await;
+        let scanned = self.scan_run(&wanted, key.run).await;
         let found = match scanned {
             Ok(scanned) => scanned.columns,
             Err(error) => vec![Err(error); failed.len()],
@@ -140,7 +140,7 @@ impl Snapshot {
 
     async fn scan(&self, what: What, columns: &[Schema], run: Run) -> Result<Arc<Page>> {
         let before = self.identity(run);
-        let scanned = match self.locator.scan(&self.scannable, columns, run).await {
+        let scanned = match self.scan_run(columns, run).await {
             Ok(scanned) => scanned,
             Err(error) => return Err(self.judged(error).await),
         };
@@ -267,6 +267,13 @@ impl Row {
     /// The row's address.
     pub fn address(&self) -> RowAddress {
         RowAddress::new(self.page.addresses[self.at])
+    }
+
+    /// Whether the row has a value of a leaf at these indices, or that cannot be read.
+    pub fn lists(&self, leaf: LeafIndex, indices: &[u64]) -> bool {
+        let Ok(chain) = self.page.chain(leaf) else { return true };
+        let element = chain.ordinal(self.at, indices).and_then(|at| chain.at(self.at, at));
+        element.is_some_and(|found| !descriptor::is_null(chain.descriptors(), found.position))
     }
 
     /// The row's id.

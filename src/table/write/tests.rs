@@ -365,7 +365,7 @@ fn data_type() -> impl Strategy<Value = DataType> {
 /// The array as its rows' `row.json` shows it, read back.
 fn through_json(field: &Field, array: &ArrayRef) -> Result<ArrayRef, Vec<Fault>> {
     let shape = crate::tree::Shape::default();
-    let renderer = Renderer { shape: &shape, paths: vec![] };
+    let renderer = Renderer { shape: &shape, paths: vec![], listed: None };
     let row = |at| {
         let cell = renderer.cell(field.name(), array, at).unwrap();
         let json = [(field.name().clone(), cell)].into_iter().collect();

@@ -266,7 +266,6 @@ fn s30_a_file_that_fails_says_why() {
         ("external_outside", "0/blob.bin", 13, "--allow-external"),
         ("unknown_base", "0/blob.bin", 5, "base"),
         ("external_base", "7/blob.bin", 5, "does-not-exist.bin"),
-        ("legacy_0_1", "0/blob.bin", 5, "row 0"),
         ("panicking", "0/panicking[0].bin", 5, "panicking"),
     ] {
         let mount = tables.mount(table);

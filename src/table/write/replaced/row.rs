@@ -115,7 +115,7 @@ impl Old<'_> {
 
     fn json(&self, at: usize) -> Result<Value> {
         let paths = self.leaves.fields.iter().map(|leaf| leaf.path.as_slice()).collect();
-        let renderer = Renderer { shape: &self.leaves.shape, paths };
+        let renderer = Renderer { shape: &self.leaves.shape, paths, listed: None };
         renderer.cell(self.field.name(), self.scanned, at)
     }
 
