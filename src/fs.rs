@@ -175,6 +175,10 @@ impl Fs {
 
     /// Remembers why an operation on a node failed, and logs it; an expected miss is not a failure.
     pub fn failed(&self, operation: &'static str, ino: Ino, error: &Error) {
+        // The one place whose mode promises more: what to do instead is said there.
+        if error.kind() == Kind::ReadOnly && self.is_commit(ino) {
+            self.remember(ino, error);
+        }
         match error.kind() {
             Kind::NotFound
             | Kind::NoAttribute
@@ -207,6 +211,10 @@ impl Fs {
         }
         self.counters.add(Counter::Failures, 1);
         tracing::error!(operation, %ino, %error, "failed");
+        self.remember(ino, error);
+    }
+
+    fn remember(&self, ino: Ino, error: &Error) {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         failures.put(ino, error.chain());
     }

@@ -386,6 +386,12 @@ impl Fs {
     pub(super) fn read_only(&self, node: &Node) -> Error {
         let text = match (&self.staging, node) {
             (Staging::Off(reason), Node::Staging | Node::Commit) => reason.clone(),
+            (Staging::On(_), Node::Commit) => format!(
+                "{0}/ takes what is moved here out of {1}/: make a directory there, save into that, \
+                 and move it here (mkdir {1}/b; cp … {1}/b; mv {1}/b {0}/)",
+                tree::COMMIT,
+                tree::STAGING
+            ),
             _ => format!("{node:?} is read-only; new files go into {}/", tree::STAGING),
         };
         Error::new(Kind::ReadOnly, text)

@@ -83,7 +83,11 @@ impl<'a> Reader<'a> {
     /// A file where a directory is the rule: a row of the one Blob column.
     fn short(&mut self, path: PathBuf, name: String, place: String, thing: Thing) {
         let misplaced = match name.as_str() {
-            ROW_JSON => Some("row.json belongs into the directory of its row"),
+            ROW_JSON => Some(
+                "row.json belongs into the directory of its row, and this is a batch, which holds such \
+                 directories: if it is a row itself, move it into a batch (mkdir staging/b; mv \
+                 staging/<row> staging/b/)",
+            ),
             DELETE => {
                 Some(".delete belongs into the directory @<row> of the row that is to be deleted")
             }
@@ -239,12 +243,19 @@ impl<'a> Reader<'a> {
         };
         if matches!(thing, Thing::Folder) {
             let text = format!(
-                "{name} is a directory: a row holds files alone; an element of a list is {name}[0].<extension>"
+                "{name} is a directory, and a row holds files alone: move a file up out of it and name \
+                 it after its field ({}.<extension>); an element of a list is {name}[0].<extension>; directories \
+                 that are rows go into the batch itself",
+                self.fields.example()
             );
             return self.fault(&entry.place, "", text);
         }
         let slot = match self.fields.find(name) {
             Ok(slot) => slot,
+            Err(_) if name.eq_ignore_ascii_case(ROW_JSON) => {
+                let text = format!("{name} is no {ROW_JSON}: rename it, in small letters");
+                return self.fault(&entry.place, "", text);
+            }
             Err(text) => return self.fault(&entry.place, "", text),
         };
         if let Some(other) = taken.insert(slot.clone(), name.to_owned()) {

@@ -113,6 +113,11 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A name that a file can have, for messages: `image.jpg`.
+    pub fn example(&self) -> String {
+        self.shape.leaves().first().map_or_else(|| "image.jpg".to_owned(), example)
+    }
+
     /// How a value is called, for messages: `scenes[2].clip`.
     pub fn spell(&self, (leaf, indices): &Slot) -> String {
         let pattern = self.shape.leaf(*leaf).map_or("", LeafName::pattern);

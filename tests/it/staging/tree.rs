@@ -169,6 +169,8 @@ fn s31_everything_else_stays_read_only() {
     assert_eq!(errno(fs::rename(batch.join("f"), mount.at("commit/f"))), EINVAL);
     let why = xattr(&batch.join("f"), "user.lancefs.error").unwrap();
     assert!(why.contains("only whole batches"), "{why}");
+    let why = xattr(&mount.at("commit"), "user.lancefs.error").unwrap();
+    assert!(why.contains("mkdir staging/b"), "{why}");
     assert_eq!(names(&mount.at("commit")), [""; 0]);
 }
 
