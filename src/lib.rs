@@ -11,7 +11,7 @@
 //! publish maintain          batches to versions, exactly once; whole-table jobs         L3
 //! table   staging           versions, rows, objects (knows lance, arrow); batches       L2
 //! store   tree              ranged reads, block cache; names and inode numbers, pure    L1
-//! units name error private config telemetry                                             L0
+//! units name media error private config telemetry                                       L0
 //! ```
 //!
 //! Where to start: [`tree`] for what is shown, [`table::descriptor`] for how a value is found,
@@ -27,6 +27,7 @@ pub mod error;
 pub mod fs;
 pub mod fuse;
 pub mod maintain;
+pub mod media;
 pub mod name;
 pub mod private;
 pub mod publish;

@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use serde_json::Value;
+
 use super::{Fs, place_of_value};
 use crate::error::{Error, Kind, Result};
+use crate::media;
 use crate::store::{Interval, RangeRead};
-use crate::table::{Row, Value};
+use crate::table::{self, Row, Snapshot};
 use crate::tree::Node;
-use crate::units::{ByteLen, Ino};
+use crate::units::{ByteLen, Ino, RowIndex};
 
 pub(super) const ERROR: &str = "user.lancefs.error";
 /// The namespace of the attributes that programs may set on what is staged.
@@ -24,11 +28,9 @@ const MIME_TYPE: &str = "user.mime_type";
 /// The attributes of every value.
 const OF_VALUE: [&str; 8] = [KIND, OBJECT, OFFSET, SIZE, ROW_ADDRESS, ROW_ID, FIELD_ID, MIME_TYPE];
 
-/// How much of a value is looked at to guess its type; the longest signature that is known to
-/// `infer` ends before.
-const SNIFF_BYTES: u64 = 8192;
-/// The type of what is not recognised.
-const UNKNOWN_TYPE: &str = "application/octet-stream";
+/// Columns in which tables say what type a row's value has, and what it was called.
+const TOLD_TYPES: [&str; 4] = ["mime_type", "mimetype", "content_type", "media_type"];
+const TOLD_NAMES: [&str; 4] = ["name", "filename", "file_name", "path"];
 
 impl Fs {
     /// Whether a node can have an attribute of that name; every other is answered without looking
@@ -68,12 +70,13 @@ impl Fs {
         let snapshot = self.snapshot(slot).await?;
         if name == MIME_TYPE {
             let page = snapshot.row(row).await?;
-            let sniffed = async {
+            let head = async {
                 let (value, object) = snapshot.open(&page, leaf, ordinal).await?;
-                sniff(object, &value).await
+                head(object, &value).await
             };
             let place = place_of_value(&snapshot, row, leaf)?;
-            return sniffed.await.map_err(|e: Error| e.at(place));
+            let head = head.await.map_err(|e: Error| e.at(place))?;
+            return Ok(self.type_of(&snapshot, row, &head).await);
         }
         let (page, value) = self.value(&snapshot, row, leaf, ordinal).await?;
         let field_id = snapshot.leaf(leaf)?.field_id;
@@ -81,6 +84,23 @@ impl Fs {
             .into_iter()
             .find_map(|(n, v)| (n == name).then_some(v))
             .unwrap_or_default())
+    }
+
+    /// The type of a value that begins so. Where that alone does not tell, a row with one value tells
+    /// what it is called, or its type.
+    async fn type_of(&self, snapshot: &Snapshot, row: RowIndex, head: &[u8]) -> String {
+        let is_only = snapshot.leaves.shape.leaves().len() == 1;
+        if !is_only || media::by_content(head).is_some() {
+            return media::type_of(None, head);
+        }
+        let text = self.text(&Node::RowJson(snapshot.slot, row)).await;
+        let told = text.ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+        let told = |key: &str| told.as_ref()?.get(key)?.as_str().map(ToOwned::to_owned);
+        let is_type = |told: &String| told.contains('/') && told != media::UNKNOWN;
+        match TOLD_TYPES.iter().find_map(|key| told(key)).filter(is_type) {
+            Some(told) => told,
+            None => media::type_of(TOLD_NAMES.iter().find_map(|key| told(key)).as_deref(), head),
+        }
     }
 
     /// The names of a node's attributes.
@@ -100,7 +120,7 @@ impl Fs {
     }
 }
 
-fn describe(row: &Row, value: &Value, field_id: i32) -> [(&'static str, String); 7] {
+fn describe(row: &Row, value: &table::Value, field_id: i32) -> [(&'static str, String); 7] {
     [
         (KIND, value.located.kind.word().to_owned()),
         (OBJECT, value.located.object.uri.to_string()),
@@ -112,10 +132,9 @@ fn describe(row: &Row, value: &Value, field_id: i32) -> [(&'static str, String);
     ]
 }
 
-async fn sniff(object: Option<Arc<dyn RangeRead>>, value: &Value) -> Result<String> {
-    let len = value.interval.len.get().min(SNIFF_BYTES);
-    let Some(object) = object.filter(|_| len > 0) else { return Ok(UNKNOWN_TYPE.to_owned()) };
-    let head =
-        object.read(Interval { offset: value.interval.offset, len: ByteLen::new(len) }).await?;
-    Ok(infer::get(&head).map_or(UNKNOWN_TYPE, |kind| kind.mime_type()).to_owned())
+/// The first bytes of a value.
+async fn head(object: Option<Arc<dyn RangeRead>>, value: &table::Value) -> Result<Bytes> {
+    let len = value.interval.len.get().min(media::HEAD);
+    let Some(object) = object.filter(|_| len > 0) else { return Ok(Bytes::new()) };
+    object.read(Interval { offset: value.interval.offset, len: ByteLen::new(len) }).await
 }

@@ -5,7 +5,7 @@
 //! name utf8       the last component
 //! size int64      bytes
 //! mtime timestamp microseconds, UTC
-//! mime_type utf8  by content where it is recognised, else by the name's extension
+//! mime_type utf8  by content and name ([`media::type_of`])
 //! content blob    the bytes
 //! ```
 //!
@@ -30,14 +30,13 @@ use lance_table::feature_flags::MANAGED_BLOBS_META_KEY;
 use url::Url;
 
 use crate::error::{Error, IoContext as _, Kind, Result};
+use crate::media;
 use crate::table::{self, Options, Table};
 use crate::units;
 
 /// Rows in a batch. Small values are held in memory until their batch is written: at up to 64 KiB
 /// each that is 16 MiB.
 const BATCH_ROWS: usize = 256;
-/// How much of a file is looked at to recognise its type, in bytes.
-const SNIFF_BYTES: u64 = 8192;
 /// The format of new tables: the first one that holds Blob v2.
 const STORAGE_VERSION: &str = "2.2";
 
@@ -262,10 +261,8 @@ fn mime_type(path: &Path) -> Result<String> {
     let what = || format!("read {}", path.display());
     let file = std::fs::File::open(path).context(Kind::NotFound, what)?;
     let mut head = Vec::new();
-    file.take(SNIFF_BYTES).read_to_end(&mut head).context(Kind::Invalid, what)?;
-    let by_content = infer::get(&head).map(|kind| kind.mime_type().to_owned());
-    Ok(by_content
-        .unwrap_or_else(|| mime_guess::from_path(path).first_or_octet_stream().to_string()))
+    file.take(media::HEAD).read_to_end(&mut head).context(Kind::Invalid, what)?;
+    Ok(media::type_of(path.to_str(), &head))
 }
 
 /// Collects a file, or the files beneath a directory in the order of their names. Symlinks are

@@ -4,7 +4,7 @@ use std::path::Path;
 
 /// The layers, bottom first; modules of one layer may use each other.
 const LAYERS: [&[&str]; 6] = [
-    &["units", "name", "error", "private", "config", "telemetry"],
+    &["units", "name", "media", "error", "private", "config", "telemetry"],
     &["store", "tree"],
     &["table", "staging"],
     &["publish", "maintain"],

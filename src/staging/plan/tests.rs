@@ -336,7 +336,6 @@ fn every_fault_is_found_at_once() {
         ("b/@7.jpg", "1"),
         ("b/row.json", "{}"),
         ("b/.delete", ""),
-        ("b/9/Row.json", "{}"),
     ])
     .dir("@6")
     .dir("6/row.json")
@@ -358,7 +357,6 @@ fn every_fault_is_found_at_once() {
         "b/8|frames[0]|it is a socket",
         "b/8|image|links inside a batch are not followed: copy the file",
         "b/8|info.thumb|it is a link to the path /etc/passwd: for a reference to a file write file:///etc/passwd",
-        "b/9||Row.json is no row.json: rename it",
         "b/@||a name that begins with @",
         "b/@00||row 00 is written without zeros in front: @0",
         "b/@4||.delete deletes the row: nothing else",

@@ -298,3 +298,31 @@ fn s24_nothing_that_is_shown_holds_a_credential() {
         .collect();
     assert!(leaks.is_empty(), "{leaks:#?}");
 }
+
+#[test]
+fn s23_texts_and_containers_are_told_by_what_is_in_them_and_by_the_row() {
+    let folder = folder();
+    let table = folder.path().join("t.lance");
+    run_python(&format!(
+        "values = [b'{{\"a\": 1}}', b'a,b\\n1,2\\n', b'<svg/>', b'some words, and more of them', b'PK\\x03\\x04' + bytes(99), bytes(9)]
+names = ['', '', '', 'notes.md', 'report.docx', 'unknown']
+types = [None] * 5 + ['model/gltf-binary']
+schema = pa.schema([pa.field('name', pa.string()), pa.field('mime_type', pa.string()), blob_field('blob')])
+rows = pa.table([names, pa.array(types, pa.string()), blob_array(values)], schema=schema)
+lance.write_dataset(rows, {table:?}, data_storage_version='2.2')"
+    ));
+    let mount = Mount::new(&table);
+    let docx = "application/vnd.openxmlformats-officedocument.wordprocessingml.document";
+    let types = [
+        "application/json",
+        "text/csv",
+        "image/svg+xml",
+        "text/markdown",
+        docx,
+        "model/gltf-binary",
+    ];
+    for (row, wanted) in types.into_iter().enumerate() {
+        let path = mount.at(format!("1/{row}/blob.bin"));
+        assert_eq!(xattr(&path, "user.mime_type").unwrap(), wanted, "row {row}");
+    }
+}

@@ -34,6 +34,22 @@ fn what_is_hidden_or_litter_is_no_row_and_what_is_hidden_is_told() {
 }
 
 #[test]
+fn near_misses_are_told_what_to_do() {
+    let faults =
+        Batch::new(&[("b/1/Row.json", "{}"), ("b/2/photos/image.jpg", "1"), ("b/row.json", "{}")])
+            .faults(&PHOTOS);
+    for (fault, said) in faults.iter().zip([
+        "b/1||Row.json is no row.json: rename it, in small letters",
+        "b/2||photos is a directory, and a row holds files alone: move a file up out of it and name it \
+         after its field (image.<extension>)",
+        "b/row.json||row.json belongs into the directory of its row, and this is a batch",
+    ]) {
+        assert!(fault.starts_with(said), "{fault}");
+    }
+    assert_eq!(faults.len(), 3);
+}
+
+#[test]
 fn what_has_not_ended_is_named_wherever_it_is() {
     let batch = Batch::new(&[
         ("b/.syncthing.b.jpg.tmp", "1"),
