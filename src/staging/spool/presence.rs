@@ -43,7 +43,7 @@ impl Presence {
             return;
         }
         if makers.len() >= MANY {
-            makers.retain(is_running);
+            makers.retain(|pid, since| started(*pid) == Some(*since));
         }
         if let Some(started) = started(by) {
             makers.insert(by, started);
@@ -54,7 +54,7 @@ impl Presence {
     pub fn is_at(&self, batch: &str) -> bool {
         let mut makers = self.makers.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(makers) = makers.get_mut(batch) else { return false };
-        makers.retain(is_running);
+        makers.retain(|pid, since| started(*pid) == Some(*since));
         makers.values().any(|started| Some(*started) > self.since)
     }
 
@@ -68,10 +68,6 @@ impl Presence {
         let directories = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
         directories.keys().copied().collect()
     }
-}
-
-fn is_running(pid: &u32, since: &mut Started) -> bool {
-    started(*pid) == Some(*since)
 }
 
 /// When a process started; `None` where it does not run, or is not seen from here.
