@@ -24,6 +24,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, FromArgMatches as _};
 
 use crate::error::{Error, Kind};
+use crate::fuse::mount::asked;
 use crate::table::decoder;
 
 pub use args::{Arguments, Command};
@@ -118,6 +119,9 @@ impl Exit {
 pub fn main() -> ExitCode {
     if decoder::is_worker() {
         return decoder::run();
+    }
+    if let Some(code) = asked::look_for_another() {
+        return code;
     }
     decoder::apart();
     let exit = match layers::parse(std::env::args_os().collect()) {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::fs::OFlags;
+use url::Url;
 
 use super::args::MountArgs;
 use super::{Exit, output, serve, table};
@@ -24,6 +25,12 @@ pub const READY: &str = "ready";
 /// Tells the program that it is the daemon; not one of the options that start with `LANCEFS_`.
 const DAEMON: &str = "_LANCEFS_DAEMON";
 
+/// How many symlinks one after another lead to a mountpoint, as the kernel has it.
+const LINKS: usize = 40;
+
+/// The first descriptor after the standard streams.
+const FIRST: libc::c_uint = 3;
+
 /// The mode of a log that is made: names of files and batches are nobody else's business.
 const LOG_MODE: u32 = 0o600;
 
@@ -36,6 +43,7 @@ pub fn is_daemon() -> bool {
 pub fn run(args: &MountArgs, log: Option<&str>) -> Result<Exit> {
     telemetry::start(log);
     let mountpoint = resolved(&args.mountpoint)?;
+    is_beside(&args.table, &mountpoint)?;
     if args.enable_managed && !is_daemon() {
         mount::look(&mountpoint)?;
         table::enable_for_mount(args)?;
@@ -55,11 +63,31 @@ pub fn run(args: &MountArgs, log: Option<&str>) -> Result<Exit> {
     Ok(exit.filter(|exit| *exit != Exit::Success).unwrap_or(Exit::Failure))
 }
 
+/// Refuses a mountpoint that would hide the table, or its own files.
+fn is_beside(table: &str, mountpoint: &Path) -> Result<()> {
+    let local = match Url::parse(table) {
+        Ok(uri) if uri.scheme() == "file" => uri.to_file_path().ok(),
+        Ok(_) => None,
+        Err(_) => Some(PathBuf::from(table)),
+    };
+    let Some(local) = local.and_then(|path| path.canonicalize().ok()) else { return Ok(()) };
+    let (shown, table) = (mountpoint.display(), local.display());
+    let text = if local.starts_with(mountpoint) {
+        format!("a mount at {shown} would hide the table {table}: give another mountpoint")
+    } else if mountpoint.starts_with(&local) {
+        format!("{shown} lies within the table {table}: give a mountpoint outside of it")
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(Kind::Invalid, text))
+}
+
 /// Starts the daemon and waits for its report. Gives its exit code, if it has ended.
 fn start_daemon(args: &MountArgs, mountpoint: &Path) -> Result<(Option<i32>, String)> {
     let program =
         std::env::current_exe().context(Kind::Internal, || "find this program".to_owned())?;
     let log = daemon_log(args, mountpoint)?;
+    keep_to_ourselves();
     let mut daemon = Command::new(program);
     daemon
         .args(std::env::args_os().skip(1))
@@ -81,6 +109,17 @@ fn start_daemon(args: &MountArgs, mountpoint: &Path) -> Result<(Option<i32>, Str
         report = format!("the daemon ended without a word: {status}");
     }
     Ok((status.code(), report))
+}
+
+/// Lets nothing that we were started with go to the daemon, which outlives whoever gave it to us: a lock
+/// would never be let go, a pipe never end. What it needs it gets as its standard streams.
+fn keep_to_ourselves() {
+    #[expect(unsafe_code, reason = "rustix 1.1 and nix 0.31 do not have this call")]
+    // SAFETY: no descriptor is closed, each is only not inherited from now on; no pointer is passed.
+    // Where the kernel is too old for it, they are inherited as before.
+    let _ = unsafe {
+        libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
+    };
 }
 
 /// What a daemon has said before it said that it is ready; `None` where it is not.
@@ -127,24 +166,21 @@ pub fn state_folder() -> Option<PathBuf> {
     Some(state.join("lancefs"))
 }
 
-/// A mountpoint as the kernel lists it: absolute and without symlinks. The last component is not
-/// looked at, as it may be a mount whose daemon has died.
+/// A mountpoint as the kernel lists it: absolute and without symlinks. What is mounted there is not
+/// asked for anything: its daemon may have died, or not answer.
 pub fn resolved(mountpoint: &Path) -> Result<PathBuf> {
     let what = || format!("mountpoint {}", mountpoint.display());
-    let absolute = std::path::absolute(mountpoint).context(Kind::Invalid, what)?;
-    let dead = std::fs::symlink_metadata(&absolute)
-        .is_err_and(|e| e.kind() != std::io::ErrorKind::NotFound);
-    if !dead && let Ok(canonical) = absolute.canonicalize() {
-        return Ok(canonical);
+    let mut path = std::path::absolute(mountpoint).context(Kind::Invalid, what)?;
+    for _ in 0..LINKS {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return path.canonicalize().context(Kind::Invalid, what);
+        };
+        let Ok(parent) = parent.canonicalize() else { return Ok(path) };
+        let place = parent.join(name);
+        match std::fs::read_link(&place) {
+            Ok(target) => path = parent.join(target),
+            Err(_) => return Ok(place),
+        }
     }
-    match (absolute.parent(), absolute.file_name()) {
-        (Some(parent), Some(name)) => match parent.canonicalize() {
-            Ok(parent) => Ok(parent.join(name)),
-            Err(_) => Ok(absolute),
-        },
-        _ => Err(Error::new(
-            Kind::Invalid,
-            format!("{} cannot be a mountpoint", mountpoint.display()),
-        )),
-    }
+    Err(Error::new(Kind::Invalid, format!("{}: too many symlinks", mountpoint.display())))
 }

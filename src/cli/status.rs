@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::args::StatusArgs;
 use super::{Exit, mount as command, output};
 use crate::error::{Error, Kind, Result};
+use crate::fuse::mount::asked::{self, Seen};
 use crate::fuse::mount::{self, Mounted};
-use crate::tree;
 
 /// Runs the command.
 pub fn run(args: &StatusArgs) -> Result<Exit> {
@@ -23,38 +23,68 @@ pub fn run(args: &StatusArgs) -> Result<Exit> {
             ));
         }
     }
-    let told: Vec<(Mounted, Option<Value>)> =
-        mounts.into_iter().map(|m| (m.clone(), read(&m.mountpoint))).collect();
+    let told: Vec<(Mounted, Told)> =
+        mounts.into_iter().map(|m| (m.clone(), Told::by(&m.mountpoint))).collect();
     if args.json {
-        let list: Vec<_> =
-            told.iter().map(|(mount, status)| as_json(mount, status.as_ref())).collect();
+        let list: Vec<_> = told.iter().map(|(mount, told)| as_json(mount, told)).collect();
         output::say(format_args!("{:#}", Value::Array(list)));
     } else {
-        for (mount, status) in &told {
-            output::say(line(mount, status.as_ref()));
+        for (mount, told) in &told {
+            output::say(line(mount, told));
         }
     }
     Ok(Exit::Success)
 }
 
-/// The process that serves a mount; `None` where nobody does.
-pub fn daemon(mountpoint: &Path) -> Option<u64> {
-    read(mountpoint)?.get("pid")?.as_u64()
+/// What a daemon tells of itself.
+pub enum Told {
+    /// Its status; null where that cannot be read.
+    Status(Value),
+    /// It has died.
+    Dead,
+    /// It is one of these, and does not answer.
+    Silent(Vec<u32>),
 }
 
-fn read(mountpoint: &Path) -> Option<Value> {
-    let text = std::fs::read(mountpoint.join(tree::CONTROL).join(tree::STATUS)).ok()?;
-    serde_json::from_slice(&text).ok()
+impl Told {
+    /// Asks the daemon of a mount, for a few seconds at most.
+    pub fn by(mountpoint: &Path) -> Self {
+        match asked::ask(mountpoint) {
+            Seen::Dead => Self::Dead,
+            Seen::Silent(pids) => Self::Silent(pids),
+            Seen::Alive(text) => {
+                let status = text.and_then(|text| serde_json::from_slice(&text).ok());
+                Self::Status(status.unwrap_or_default())
+            }
+        }
+    }
 }
 
-fn as_json(mount: &Mounted, status: Option<&Value>) -> Value {
-    json!({ "mountpoint": mount.mountpoint.to_string_lossy(), "source": mount.source, "alive": status.is_some(), "status": status })
+fn as_json(mount: &Mounted, told: &Told) -> Value {
+    let (status, silent) = match told {
+        Told::Status(status) => (status.clone(), Vec::new()),
+        Told::Dead => (Value::Null, Vec::new()),
+        Told::Silent(pids) => (Value::Null, pids.clone()),
+    };
+    json!({
+        "mountpoint": mount.mountpoint.to_string_lossy(),
+        "source": mount.source,
+        "alive": matches!(told, Told::Status(_)),
+        "silent_pids": silent,
+        "status": status,
+    })
 }
 
-fn line(mount: &Mounted, status: Option<&Value>) -> String {
+fn line(mount: &Mounted, told: &Told) -> String {
     let place = format!("{} on {}", mount.source, mount.mountpoint.display());
-    let Some(status) = status else {
-        return format!("{place}: its daemon has died; lancefs unmount takes it away");
+    let status = match told {
+        Told::Status(status) => status,
+        Told::Dead => {
+            return format!("{place}: its daemon has died; lancefs unmount takes it away");
+        }
+        Told::Silent(pids) => {
+            return format!("{place}: {}", asked::silence(&mount.mountpoint, pids));
+        }
     };
     let number = |key: &str| status.get(key).and_then(Value::as_u64).unwrap_or_default();
     format!(

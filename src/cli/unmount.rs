@@ -3,10 +3,13 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use super::args::UnmountArgs;
-use super::{Exit, mount as command, output, status};
+use super::status::Told;
+use super::{Exit, mount as command, output};
 use crate::error::{Error, Kind, Result};
-use crate::fuse::mount::{self, How};
+use crate::fuse::mount::{self, How, asked};
 
 /// How long the daemon is waited for, once its mount is gone.
 const DAEMON_ENDS: Duration = Duration::from_secs(10);
@@ -18,12 +21,23 @@ pub fn run(args: &UnmountArgs) -> Result<Exit> {
         output::remark(format_args!("nothing is mounted at {}", mountpoint.display()));
         return Ok(Exit::Success);
     }
-    let daemon = status::daemon(&mountpoint);
-    let how = if args.lazy || daemon.is_none() { How::Lazily } else { How::IfIdle };
+    if args.lazy {
+        // Whatever its daemon does.
+        mount::unmount(&mountpoint, How::Lazily)?;
+        return Ok(Exit::Success);
+    }
+    let (how, daemon) = match Told::by(&mountpoint) {
+        Told::Dead => (How::Lazily, None),
+        Told::Status(status) => (How::IfIdle, status.get("pid").and_then(Value::as_u64)),
+        Told::Silent(pids) => {
+            let text = asked::silence(&mountpoint, &pids);
+            return Err(Error::new(Kind::Busy, text));
+        }
+    };
     if let Err(error) = mount::unmount(&mountpoint, how) {
         return busy(&mountpoint, error);
     }
-    if let (Some(pid), How::IfIdle) = (daemon, how) {
+    if let Some(pid) = daemon {
         wait_for(pid);
     }
     Ok(Exit::Success)

@@ -7,6 +7,7 @@
 //!    answers so is taken over, without leaving it bare where the kernel can do that ([`takeover`]).
 //! 3. A failure names the missing piece: no `/dev/fuse`, no `fusermount3`, no `user_allow_other`.
 
+pub mod asked;
 mod takeover;
 
 use std::fs::File;
@@ -14,9 +15,10 @@ use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use fuser::{Config, MountOption, Session, SessionACL};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::Adapter;
@@ -33,6 +35,10 @@ const SUBTYPE: &str = "lancefs";
 const ROOT_DATA: [(&str, &str); 3] = [("rootmode", "40000"), ("user_id", "0"), ("group_id", "0")];
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
+
+/// How long others may take to mount, and how often that is looked for.
+const OTHERS_MOUNT: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Who may look into the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +100,8 @@ impl Mounting {
             );
             return Err(Error::new(Kind::Invalid, text));
         }
+        // Until it is mounted, so that of several who do this at once all but one find the mount.
+        let _alone = alone_at(&self.mountpoint);
         let spot = look(&self.mountpoint)?;
         if rustix::process::geteuid().is_root() {
             let device = match spot {
@@ -184,6 +192,22 @@ impl Mounting {
     }
 }
 
+/// Keeps others from mounting at the same place. Everything is as it is without where it cannot be had:
+/// anybody may hold a lock of a folder.
+fn alone_at(mountpoint: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    // Not the mountpoint: it may be a mount whose daemon has died.
+    let folder = rustix::fs::open(mountpoint.parent()?, flags, Mode::empty()).ok()?;
+    let deadline = Instant::now() + OTHERS_MOUNT;
+    while rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if Instant::now() >= deadline {
+            return None;
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    Some(folder)
+}
+
 fn open_device() -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
@@ -250,6 +274,8 @@ pub struct Mounted {
     pub mountpoint: PathBuf,
     /// Of what.
     pub source: String,
+    /// The number of its connection to the daemon.
+    pub connection: u32,
 }
 
 /// All mounts of lancefs on this machine, in the order in which they were made.
@@ -272,7 +298,8 @@ fn parse_mount(line: &[u8]) -> Option<Mounted> {
     }
     let mountpoint = std::ffi::OsString::from_vec(unescape_octal(fields.get(4)?)).into();
     let source = String::from_utf8_lossy(&unescape_octal(fields.get(dash + 2)?)).into_owned();
-    Some(Mounted { mountpoint, source })
+    let (_, connection) = std::str::from_utf8(fields.get(2)?).ok()?.split_once(':')?;
+    Some(Mounted { mountpoint, source, connection: connection.parse().ok()? })
 }
 
 /// The kernel writes blanks and backslashes in these lists as `\040`.
@@ -334,7 +361,8 @@ mod tests {
     #[test]
     fn our_mounts_are_found_among_others() {
         let line = br"36 35 0:30 / /mnt/a\040b\134c ro,nosuid shared:1 - fuse.lancefs /t\040x.lance ro,user_id=0";
-        let mounted = Mounted { mountpoint: "/mnt/a b\\c".into(), source: "/t x.lance".to_owned() };
+        let source = "/t x.lance".to_owned();
+        let mounted = Mounted { mountpoint: "/mnt/a b\\c".into(), source, connection: 30 };
         assert_eq!(parse_mount(line), Some(mounted));
         assert_eq!(parse_mount(b"36 35 0:30 / /mnt rw - fuse.sshfs x rw"), None);
         assert_eq!(parse_mount(b""), None);

@@ -2,6 +2,7 @@
 
 mod options;
 mod refusals;
+mod silent;
 mod takeover;
 
 use std::fs::{self, File};

@@ -18,12 +18,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::fs::{CWD, Dir, Mode, OFlags};
-use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
 };
 
+use super::asked::{self, Seen};
 use super::{How, Mounting, SUBTYPE, mounts, unmount_one};
 use crate::error::{Error, IoContext as _, Kind, Result};
 use crate::private::proc;
@@ -44,12 +44,16 @@ pub enum Spot {
 ///
 /// # Errors
 /// [`Kind::Invalid`] where it is no directory or something else that is broken is mounted there;
-/// [`Kind::Busy`] where a live mount of ours is.
+/// [`Kind::Busy`] where a live mount of ours is, or one whose daemon does not answer.
 pub fn look(mountpoint: &Path) -> Result<Spot> {
     let shown = mountpoint.display();
     if count(mountpoint)? > 0 {
-        if is_dead(mountpoint) {
-            return Ok(Spot::Dead);
+        match asked::ask(mountpoint) {
+            Seen::Dead => return Ok(Spot::Dead),
+            Seen::Silent(pids) => {
+                return Err(Error::new(Kind::Busy, asked::silence(mountpoint, &pids)));
+            }
+            Seen::Alive(_) => {}
         }
         let text = format!("lancefs is mounted at {shown} already; lancefs unmount {shown} first");
         return Err(Error::new(Kind::Busy, text));
@@ -81,10 +85,8 @@ fn count(mountpoint: &Path) -> Result<usize> {
     Ok(mounts()?.iter().filter(|mount| mount.mountpoint == mountpoint).count())
 }
 
-/// Asks the daemon; attributes would come from the kernel's memory for a while.
 fn is_dead(mountpoint: &Path) -> bool {
-    let dead = [Errno::NOTCONN, Errno::CONNABORTED];
-    rustix::fs::statfs(mountpoint).is_err_and(|errno| dead.contains(&errno))
+    asked::ask(mountpoint) == Seen::Dead
 }
 
 impl Mounting {
