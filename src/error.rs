@@ -232,11 +232,18 @@ impl<T> IoContext<T> for io::Result<T> {
             let kind = match e.kind() {
                 io::ErrorKind::PermissionDenied => Kind::Denied,
                 io::ErrorKind::TimedOut => Kind::Timeout,
-                _ => otherwise,
+                _ => no_descriptor(&e).unwrap_or(otherwise),
             };
             Error::caused(kind, what(), e)
         })
     }
+}
+
+/// The kind of a failure for want of a descriptor: it is nobody's but ours, and passes.
+pub fn no_descriptor(error: &io::Error) -> Option<Kind> {
+    let wants = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE];
+    let errno = rustix::io::Errno::from_io_error(error).filter(|errno| wants.contains(errno))?;
+    Some(Kind::Disk(errno.raw_os_error()))
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ mod blocks;
 mod buffers;
 mod cached;
 mod deposit;
+mod descriptors;
 mod disk;
 mod fetch;
 mod flight;
@@ -58,6 +59,7 @@ use crate::units::{ByteLen, ObjectOffset};
 
 pub use cached::{Cached, Sizes};
 pub use deposit::{Deposit, Depot, Fingerprint, Limits, Piece, Progress};
+pub use descriptors::raise_limit;
 pub use disk::Disk;
 pub use fetch::{Answer, Fetch, Meta};
 pub use flight::Patience;

@@ -25,7 +25,7 @@ use crate::fuse::device;
 use crate::fuse::mount::{self, Access, How, Modes, Mounting, Writes};
 use crate::fuse::{Adapter, Answering, Passthrough};
 use crate::publish::{self, Externals, Publisher};
-use crate::store::{Patience, Settings, Sizes};
+use crate::store::{self, Patience, Settings, Sizes};
 use crate::table::{self, Policy, Storage, Table, remedy};
 use crate::units::ByteLen;
 
@@ -59,6 +59,7 @@ enum Life {
 
 fn serve(args: &MountArgs, mountpoint: &Path, life: Life) -> Result<Exit> {
     mount::look(mountpoint)?;
+    store::raise_limit();
     let runtime = Runtime::new().context(Kind::Internal, || "start the runtime".to_owned())?;
     let table = runtime.block_on(open_table(args))?;
     let table = Arc::new(table);

@@ -12,6 +12,7 @@ use futures::future::{self, BoxFuture};
 use rustix::io::Errno;
 
 use super::buffers::Buffers;
+use super::descriptors::Descriptors;
 use super::{Interval, LocalPlace, RangeRead};
 use crate::error::{Error, IoContext as _, Kind, Result};
 use crate::units::{self, ByteLen};
@@ -28,9 +29,14 @@ impl Local {
     /// Opens a regular file for reading, into buffers that go round.
     ///
     /// # Errors
-    /// As [`LocalPlace::open`].
-    pub fn open(place: &LocalPlace, buffers: Arc<Buffers>) -> Result<Self> {
-        Ok(Self { fd: Arc::new(place.open()?), path: place.path.clone(), buffers })
+    /// As [`LocalPlace::open`] and [`Descriptors::share`].
+    pub fn open(
+        place: &LocalPlace,
+        descriptors: &Descriptors,
+        buffers: Arc<Buffers>,
+    ) -> Result<Self> {
+        let fd = descriptors.share(place.open()?, &place.path)?;
+        Ok(Self { fd, path: place.path.clone(), buffers })
     }
 
     /// The file's length now.
@@ -101,7 +107,8 @@ mod tests {
 
     fn open(path: &Path) -> Result<Local> {
         let folder = Folder::named(path.parent().unwrap());
-        Local::open(&LocalPlace::within(folder, path, Arc::default()), Arc::default())
+        let place = LocalPlace::within(folder, path, Arc::default());
+        Local::open(&place, &Descriptors::default(), Arc::default())
     }
 
     fn interval(offset: u64, len: u64) -> Interval {

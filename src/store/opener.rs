@@ -11,6 +11,7 @@ use lru::LruCache;
 
 use super::blocks::ObjectId;
 use super::cached::{Cached, Shared};
+use super::descriptors::Descriptors;
 use super::pinned::Pinned;
 use super::{
     Disk, Figures, Local, Meta, Meter, ObjectKey, ObjectRef, Patience, Place, RangeRead, Remote,
@@ -53,6 +54,7 @@ pub struct Opener {
     shared: Arc<Shared>,
     objects: Mutex<LruCache<ObjectKey, Cached>>,
     last: AtomicU64,
+    descriptors: Descriptors,
 }
 
 impl Opener {
@@ -70,6 +72,7 @@ impl Opener {
             shared: Arc::new(Shared::new(settings.sizes, settings.patience, disk)),
             objects: Mutex::new(LruCache::new(most)),
             last: AtomicU64::new(0),
+            descriptors: Descriptors::default(),
         })
     }
 
@@ -88,7 +91,9 @@ impl Opener {
     /// file system refuses.
     pub fn open(&self, object: &ObjectRef) -> Result<Arc<dyn RangeRead>> {
         Ok(match &object.place {
-            Place::Local(place) => Arc::new(Local::open(place, self.shared.buffers.clone())?),
+            Place::Local(place) => {
+                Arc::new(Local::open(place, &self.descriptors, self.shared.buffers.clone())?)
+            }
             Place::Remote(store, path) => {
                 let remote = Remote::new(store.clone(), path.clone(), object.uri.clone());
                 Arc::new(self.cached(object, remote))

@@ -5,7 +5,7 @@
 
 use std::error::Error as StdError;
 
-use crate::error::{Error, Kind, causes};
+use crate::error::{Error, Kind, causes, no_descriptor};
 use crate::store::decided;
 
 /// Wraps a failure of the crate, with what was being done.
@@ -40,7 +40,8 @@ fn decides(cause: &(dyn StdError + 'static)) -> Option<Kind> {
     if let Some(failure) = cause.downcast_ref::<object_store::Error>() {
         return decided(failure);
     }
-    match cause.downcast_ref::<std::io::Error>()?.kind() {
+    let failure = cause.downcast_ref::<std::io::Error>()?;
+    match failure.kind() {
         std::io::ErrorKind::PermissionDenied => Some(Kind::Denied),
         std::io::ErrorKind::ReadOnlyFilesystem => Some(Kind::ReadOnly),
         std::io::ErrorKind::StorageFull => {
@@ -48,6 +49,6 @@ fn decides(cause: &(dyn StdError + 'static)) -> Option<Kind> {
         }
         std::io::ErrorKind::TimedOut => Some(Kind::Timeout),
         std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => Some(Kind::Payload),
-        _ => None,
+        _ => no_descriptor(failure),
     }
 }

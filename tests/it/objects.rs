@@ -2,5 +2,6 @@
 
 mod cut;
 mod foreign;
+mod many;
 mod recreated;
 mod sidecars;
