@@ -110,6 +110,8 @@ impl Exit {
             | Kind::Quota
             | Kind::Refused
             | Kind::Unsupported
+            | Kind::Continues
+            | Kind::Interrupted
             | Kind::Internal => Self::Failure,
         }
     }

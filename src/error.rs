@@ -31,6 +31,10 @@ pub enum Kind {
     Denied,
     /// No answer within the deadline, retries included.
     Timeout,
+    /// Not done within the deadline, and it goes on without being waited for.
+    Continues,
+    /// The caller was told to end; what it asked for may go on.
+    Interrupted,
     /// The caller's arguments make no sense.
     Invalid,
     /// A batch has faults: its rows do not fit the table.

@@ -188,6 +188,8 @@ impl Fs {
             | Kind::NameTooLong
             | Kind::Refused
             | Kind::Renewed
+            | Kind::Continues
+            | Kind::Interrupted
             | Kind::Unsupported => {
                 tracing::debug!(operation, %ino, %error, "refused");
                 return;

@@ -11,6 +11,7 @@
 //! 4. A value that is a whole local file need not come here at all: [`backing`] hands it to the kernel,
 //!    and [`lease`] says when the file is about to be another one.
 //! 5. Mounting differs for root and for others: [`mount`].
+//! 6. A commit may take longer than a program may be held in the kernel: [`waiting`].
 
 mod adapter;
 mod answering;
@@ -19,6 +20,7 @@ pub mod device;
 pub mod errno;
 mod lease;
 pub mod mount;
+mod waiting;
 
 pub use adapter::Adapter;
 pub use answering::Answering;

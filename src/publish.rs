@@ -17,6 +17,7 @@
 //! 5. What is left of batches that are gone is taken away, but never an object that a version could
 //!    name ([`sweep`]).
 
+mod asked;
 mod background;
 mod order;
 pub mod record;
@@ -35,7 +36,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use self::order::By;
+use self::asked::Asked;
 use self::record::Attempt;
 use crate::error::{Error, Kind, Result};
 use crate::private::Folder;
@@ -77,6 +78,7 @@ pub struct Publisher {
     deposit: Deposit,
     options: Options,
     works: Mutex<HashMap<Uuid, Arc<Work>>>,
+    asked: Asked,
     /// Told where something could not be taken away: it is tried again after a while.
     leftovers: Notify,
 }
@@ -162,7 +164,12 @@ impl Work {
         let doing = *self.doing.lock().unwrap_or_else(PoisonError::into_inner);
         let done = self.progress.done.load(Ordering::Relaxed);
         let total = self.total.load(Ordering::Relaxed);
-        json!({ "step": doing.word(), "bytes_done": done, "bytes_total": total }).to_string()
+        let step = match (doing, self.state(|state| (state.published, state.tried))) {
+            (Doing::Nothing, (Some(_), _)) => "published",
+            (Doing::Nothing, (None, Some(_))) => "unsettled",
+            (doing, _) => doing.word(),
+        };
+        json!({ "step": step, "bytes_done": done, "bytes_total": total }).to_string()
     }
 }
 
@@ -184,8 +191,8 @@ impl Publisher {
     /// [`Kind::Internal`] where the journals of an earlier process cannot be listed.
     pub fn new(table: Arc<Table>, spool: Arc<Spool>, options: Options) -> Result<Self> {
         let deposit = Deposit::new(table.source.depot(), table.opener.clone(), options.patience);
-        let (works, leftovers) = (Mutex::default(), Notify::new());
-        let this = Self { table, spool, deposit, options, works, leftovers };
+        let (works, asked, leftovers) = (Mutex::default(), Asked::default(), Notify::new());
+        let this = Self { table, spool, deposit, options, works, asked, leftovers };
         this.seal_all()?;
         Ok(this)
     }
@@ -308,9 +315,11 @@ impl Publisher {
 }
 
 impl Commit for Publisher {
-    fn commit(&self, batch: &str) -> BoxFuture<'_, Result<u64>> {
-        let batch = batch.to_owned();
-        async move { self.publish(&batch, By::Request).await }.boxed()
+    fn commit(self: Arc<Self>, batch: &str) -> BoxFuture<'static, Result<u64>> {
+        match self.ask(batch.to_owned()) {
+            Ok(outcome) => outcome.boxed(),
+            Err(error) => std::future::ready(Err(error)).boxed(),
+        }
     }
 
     fn plan(&self, batch: &str) -> BoxFuture<'_, Result<String>> {
@@ -346,6 +355,6 @@ impl Commit for Publisher {
     }
 
     fn held_back(&self, batch: &str) -> Option<String> {
-        self.known_work(batch)?.held_back()
+        self.told(&*self.known_work(batch)?)
     }
 }

@@ -15,7 +15,9 @@
 //!    has an answer of its own ([`place`]).
 //! 2. The kernel holds the request that commits until it is answered: it waits in a thread, and the
 //!    progress is asked for beside it ([`publish`]).
-//! 3. A commit that is under way is not stopped by ending this program: the daemon finishes it.
+//! 3. The mount answers at its `--timeout` at the latest, and the commit goes on: it is asked for again,
+//!    which waits for the same one, until the record tells how it ended ([`wait`]).
+//! 4. A commit that is under way is not stopped by ending this program: the daemon finishes it.
 
 mod place;
 
@@ -121,7 +123,7 @@ fn publish(place: &Place, uuid: &str, plan: &Summary) -> Outcome {
     let committed = std::thread::scope(|scope| {
         scope.spawn(|| {
             // Whoever waits for this waits until it is sent.
-            let _ = ended.send(rustix::fs::setxattr(&path, COMMIT, b"1", XattrFlags::empty()));
+            let _ = ended.send(wait(place, uuid));
         });
         loop {
             match end.recv_timeout(TICK) {
@@ -136,7 +138,23 @@ fn publish(place: &Place, uuid: &str, plan: &Summary) -> Outcome {
         let text = get(&path, ERROR).unwrap_or_else(|_| describe(errno));
         (exit(errno), text)
     });
-    Outcome { record: record(&place.mountpoint, uuid), failure }
+    Outcome { record: records(&place.mountpoint, uuid).pop(), failure }
+}
+
+/// Asks for a commit until it has ended.
+fn wait(place: &Place, uuid: &str) -> Result<(), Errno> {
+    let path = place.path();
+    let before = records(&place.mountpoint, uuid).len();
+    loop {
+        let asked = rustix::fs::setxattr(&path, COMMIT, b"1", XattrFlags::empty());
+        let Err(errno @ (Errno::TIMEDOUT | Errno::NOENT)) = asked else { return asked };
+        let since = records(&place.mountpoint, uuid).split_off(before);
+        match since.last() {
+            Some(line) if line.get("version").is_some() => return Ok(()),
+            None if errno == Errno::TIMEDOUT => {}
+            _ => return asked,
+        }
+    }
 }
 
 /// Moves the bar to where the commit is.
@@ -150,14 +168,15 @@ fn show(bar: &indicatif::ProgressBar, path: &Path) {
     bar.set_message(progress.step);
 }
 
-/// The last line about a batch.
-fn record(mountpoint: &Path, uuid: &str) -> Option<Value> {
-    last(&std::fs::read_to_string(mountpoint.join(RECORD)).ok()?, uuid)
+/// The lines about a batch.
+fn records(mountpoint: &Path, uuid: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(mountpoint.join(RECORD));
+    about(&text.unwrap_or_default(), uuid)
 }
 
-fn last(lines: &str, uuid: &str) -> Option<Value> {
-    let parsed = lines.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    parsed.into_iter().find(|line| line.get("uuid").and_then(Value::as_str) == Some(uuid))
+fn about(lines: &str, uuid: &str) -> Vec<Value> {
+    let parsed = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    parsed.filter(|line| line.get("uuid").and_then(Value::as_str) == Some(uuid)).collect()
 }
 
 fn published(place: &Place, record: Option<&Value>) -> String {
@@ -220,9 +239,9 @@ mod tests {
     #[test]
     fn the_last_line_of_a_batch_is_its_result() {
         let lines = "{\"uuid\": \"a\", \"error\": \"x\"}\n{\"uuid\": \"b\", \"version\": 3}\nhalf a li\n{\"uuid\": \"a\", \"version\": 4, \"rows\": 2, \"bytes\": 2048, \"seconds\": 0.25}\n{\"uuid\": \"c\"}\n";
-        let found = last(lines, "a").unwrap();
+        let found = about(lines, "a").pop().unwrap();
         assert_eq!(found["version"], 4);
-        assert_eq!(last(lines, "d"), None);
+        assert!(about(lines, "d").is_empty());
         let place = Place { mountpoint: "/m".into(), batch: "b".into() };
         assert_eq!(published(&place, Some(&found)), "version 4: 2 rows, 2.0 KiB in 0.2 s");
         assert_eq!(published(&place, None), "b is committed");

@@ -407,7 +407,12 @@ impl Fs {
     async fn commit(&self, batch: &str) -> Result<()> {
         match &self.staging {
             Staging::On(Writable { commit, .. }) => {
-                commit.commit(batch).await.map(drop).map_err(|e| e.at(shown(batch)))
+                // A new attempt: what was said of an earlier one is no longer so.
+                if let Ok(ino) = self.spooled()?.number(STAGING_ROOT, batch) {
+                    self.forgive(ino);
+                }
+                let outcome = commit.clone().commit(batch).await;
+                outcome.map(drop).map_err(|e| e.at(shown(batch)))
             }
             Staging::Off(reason) => Err(Error::new(Kind::ReadOnly, reason.clone())),
         }

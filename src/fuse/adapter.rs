@@ -293,7 +293,7 @@ impl Filesystem for Adapter {
 
     fn rename(
         &self,
-        _request: &KernelRequest,
+        request: &KernelRequest,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -302,7 +302,8 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let (parent, new_parent) = (Ino::new(parent.0), Ino::new(new_parent.0));
-        self.move_name((parent, name), (new_parent, new_name), flags, reply);
+        let caller = request.pid();
+        self.move_name((parent, name), (new_parent, new_name), flags, caller, reply);
     }
 
     fn setattr(
@@ -400,7 +401,8 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        self.set_attribute((request.uid(), Ino::new(ino.0)), name, value, flags, reply);
+        let who = (request.uid(), request.pid());
+        self.set_attribute(who, Ino::new(ino.0), name, value, flags, reply);
     }
 
     fn removexattr(&self, _request: &KernelRequest, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {

@@ -12,7 +12,8 @@ pub fn errno(kind: Kind) -> Errno {
         Kind::Payload | Kind::Table | Kind::Descriptor | Kind::Internal => Errno::EIO,
         Kind::Stale | Kind::Renewed => Errno::ESTALE,
         Kind::Denied => Errno::EACCES,
-        Kind::Timeout => Errno::ETIMEDOUT,
+        Kind::Timeout | Kind::Continues => Errno::ETIMEDOUT,
+        Kind::Interrupted => Errno::EINTR,
         Kind::Invalid => Errno::EINVAL,
         // What programs make of EINVAL of a rename is that a folder was moved into itself.
         Kind::Faulty => Errno::from_i32(rustix::io::Errno::UCLEAN.raw_os_error()),

@@ -251,7 +251,7 @@ impl Publisher {
     }
 
     /// Lets whoever looks at a batch know why it was not committed by itself.
-    fn note_held_back(&self, batch: Uuid, outcome: &Result<()>) {
+    pub(super) fn note_held_back<T>(&self, batch: Uuid, outcome: &Result<T>) {
         let why = outcome.as_ref().err().map(Error::chain);
         let works = self.works.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(work) = works.get(&batch) {
@@ -272,7 +272,11 @@ impl Publisher {
 
     async fn work_on(&self, batch: &Batch, task: Task) -> Result<()> {
         match task {
-            Task::Commit => self.publish(&batch.name, By::Quiet).await.map(drop),
+            Task::Commit => {
+                let published = self.publish(&batch.name, By::Quiet).await?;
+                self.clean_up(published).await;
+                Ok(())
+            }
             Task::UploadSome | Task::UploadAll => self.upload_quiet(batch, task).await,
         }
     }

@@ -36,6 +36,14 @@ pub(super) enum By {
     Quiet,
 }
 
+/// What was published.
+pub(super) struct Published {
+    /// As this version.
+    pub version: u64,
+    /// Of a batch that is off the staging disk, and has left something.
+    work: Option<Arc<Work>>,
+}
+
 impl Publisher {
     /// Commits a batch as one new version of main, and gives the version's number. The batch is
     /// frozen meanwhile, and gone afterwards.
@@ -44,7 +52,7 @@ impl Publisher {
     /// [`Kind::Faulty`] with every fault of the batch; [`Kind::Busy`] where it is written to or
     /// committed already, or another writer changed the same rows; whatever the store
     /// gives. Then the batch is as it was.
-    pub(super) async fn publish(&self, name: &str, by: By) -> Result<u64> {
+    pub(super) async fn publish(&self, name: &str, by: By) -> Result<Published> {
         let started = Instant::now();
         let batch = self.spool.batch(name)?;
         let frozen = {
@@ -68,17 +76,32 @@ impl Publisher {
             seconds: started.elapsed().as_secs_f64(),
         };
         self.record(&attempt);
-        let version = outcome?;
-        tracing::info!(batch = name, version, rows = tally.rows, bytes = tally.bytes, "committed");
-        if let Some(work) = work {
-            work.recorded.store(true, Ordering::Release);
-            if let Err(error) = self.take_away(frozen, &work).await {
-                // It will not be committed again: the journal says that it is published.
-                tracing::error!(batch = name, version, %error, "a published batch leaves something");
+        let version = outcome.inspect_err(|_| {
+            // What nobody can tell now is looked for.
+            if work.as_ref().is_some_and(|work| work.state(|state| state.tried.is_some())) {
                 self.leftovers.notify_one();
             }
+        })?;
+        tracing::info!(batch = name, version, rows = tally.rows, bytes = tally.bytes, "committed");
+        if let Some(work) = &work {
+            work.recorded.store(true, Ordering::Release);
+            if let Err(error) = self.take_away(frozen).await {
+                // It will not be committed again: the journal says that it is published.
+                tracing::error!(batch = name, version, %error, "a published batch is still there");
+                self.leftovers.notify_one();
+                return Ok(Published { version, work: None });
+            }
         }
-        Ok(version)
+        Ok(Published { version, work })
+    }
+
+    /// Cleans up after a batch that is published. Nobody has to wait for that.
+    pub(super) async fn clean_up(&self, published: Published) {
+        let Published { version, work: Some(work) } = published else { return };
+        if let Err(error) = self.clean(&work).await {
+            tracing::warn!(batch = %work.batch, version, %error, "a published batch leaves something");
+            self.leftovers.notify_one();
+        }
     }
 
     /// What a commit of a batch would do and what is wrong with it, as JSON

@@ -42,24 +42,33 @@ impl Publisher {
             (batch, published)
         };
         let Some(batch) = batch else { return self.clean(&work).await };
-        let Some(version) = published else { return Ok(()) };
+        let Some(version) = published else {
+            return match work.state(|state| state.tried) {
+                // It may still come: whoever looks next knows more.
+                Some(_) => {
+                    Err(Error::new(Kind::Busy, "nobody can tell yet whether it is published"))
+                }
+                None => Ok(()),
+            };
+        };
         let (spool, removed) = (self.spool.clone(), batch.clone());
         let frozen = blocking(move || spool.freeze(&removed)).await?;
         self.recovered(&batch, &work, version);
-        self.take_away(frozen, &work).await
+        self.take_away(frozen).await?;
+        self.clean(&work).await
     }
 
-    /// Takes a published batch off the staging disk, and what it has left behind from the table.
+    /// Takes a published batch off the staging disk.
     ///
     /// # Errors
-    /// What the disk or the store says. The batch may still be there then, sealed; it is not
-    /// committed again, as its journal says that it is published.
-    pub(super) async fn take_away(&self, frozen: Frozen, work: &Arc<Work>) -> Result<()> {
+    /// What the disk says. The batch may still be there then, sealed; it is not committed again, as
+    /// its journal says that it is published.
+    pub(super) async fn take_away(&self, frozen: Frozen) -> Result<()> {
         let spool = self.spool.clone();
         crash::at("before", "removed");
         blocking(move || spool.remove(frozen)).await?;
         crash::at("after", "removed");
-        self.clean(work).await
+        Ok(())
     }
 
     /// Whether a batch is published or has been removed: only then may its journal go, and with it

@@ -10,12 +10,13 @@ use crate::error::Result;
 
 /// Publishes batches. All of it may take long; none of it blocks the thread that asks.
 pub trait Commit: Send + Sync {
-    /// Publishes a batch and gives the new version. The batch has left `staging/` then.
+    /// Publishes a batch and gives the new version. The batch has left `staging/` then. It goes on
+    /// when what is given is dropped, and who asks again meanwhile waits for the same.
     ///
     /// # Errors
     /// `Kind::Faulty` for a batch that does not fit the table, `Kind::Busy` for one that is being
     /// committed or lost a conflict, and whatever the store gives; the batch is kept.
-    fn commit(&self, batch: &str) -> BoxFuture<'_, Result<u64>>;
+    fn commit(self: Arc<Self>, batch: &str) -> BoxFuture<'static, Result<u64>>;
 
     /// What a commit of a batch would do, as JSON.
     ///

@@ -1,5 +1,5 @@
 //! Each sentence of README "Semantics" from S1 to S32, by its number. `life.rs` has S33 to S36,
-//! `staging` S37 to S44, S50 to S53, S55 and S56, `passing.rs` S45, `trust` S46 and S47, `objects` S48
+//! `staging` S37 to S44, S50 to S53, and S55 to S58, `passing.rs` S45, `trust` S46 and S47, `objects` S48
 //! and S49, `damage.rs` S54.
 
 mod attributes;

@@ -22,6 +22,7 @@ mod tree;
 mod unclear;
 mod unfinished;
 mod users;
+mod waiting;
 
 use std::path::{Path, PathBuf};
 

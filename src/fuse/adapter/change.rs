@@ -2,8 +2,8 @@
 //!
 //! 1. A disk that is slow to take writes must not stall those who list or read: at most half of the
 //!    threads that read requests write at once, the other writes are copied and wait elsewhere.
-//! 2. A commit takes minutes, a sync or a copy seconds: those have no deadline
-//!    (`Request::patient`).
+//! 2. A commit takes minutes and goes on by itself: who asked for it waits as long as is said in
+//!    `fuse::waiting`. A sync or a copy within the staging disk has no deadline (`Request::patient`).
 //! 3. The reason why a move failed is looked for on what was to be moved, not on its directory.
 
 use std::ffi::OsStr;
@@ -20,6 +20,8 @@ use super::convert::kernel_attr;
 use super::{Adapter, Request, errno};
 use crate::error::{Error, Kind, Result};
 use crate::fs::{Change, Fs, Handle, Made, Target};
+use crate::fuse::answering::Patience;
+use crate::fuse::waiting::wait;
 use crate::staging::spool::{Moving, Whence};
 use crate::units::{self, BlobOffset, ByteLen, Ino};
 
@@ -97,6 +99,7 @@ impl Adapter {
         (parent, name): (Ino, &OsStr),
         (new_parent, new_name): (Ino, &OsStr),
         flags: RenameFlags,
+        caller: u32,
         reply: ReplyEmpty,
     ) {
         let fs = self.fs();
@@ -107,8 +110,13 @@ impl Adapter {
             Request::new("rename", ino)
         };
         let (from, to) = ((parent, name.to_owned()), (new_parent, new_name.to_owned()));
+        let is_commit = request.patience == Patience::Endless;
         let moving = async move { fs.rename(from, to, moving(flags)?).await };
-        self.finish(request, moving, reply);
+        if is_commit {
+            self.finish(request, wait(moving, self.answering.timeout, caller), reply);
+        } else {
+            self.finish(request, moving, reply);
+        }
     }
 
     pub(super) fn change_attributes(&self, change: Change, reply: ReplyAttr) {
@@ -124,20 +132,22 @@ impl Adapter {
 
     pub(super) fn set_attribute(
         &self,
-        (uid, ino): (u32, Ino),
+        (uid, caller): (u32, u32),
+        ino: Ino,
         name: &OsStr,
         value: &[u8],
         flags: i32,
         reply: ReplyEmpty,
     ) {
         let (fs, name, value) = (self.fs(), name.to_owned(), value.to_owned());
-        let request = if name.to_str().is_some_and(Fs::commits_by) {
-            Request::patient("commit", ino)
-        } else {
-            Request::new("setxattr", ino)
-        };
+        let is_commit = name.to_str().is_some_and(Fs::commits_by);
         let set = async move { fs.setxattr(uid, ino, &name, &value, flags).await };
-        self.finish(request, set, reply);
+        if is_commit {
+            let request = Request::patient("commit", ino);
+            self.finish(request, wait(set, self.answering.timeout, caller), reply);
+        } else {
+            self.finish(Request::new("setxattr", ino), set, reply);
+        }
     }
 
     pub(super) fn write_bytes(
