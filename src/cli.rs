@@ -107,6 +107,7 @@ impl Exit {
             | Kind::NoAttribute
             | Kind::NameTooLong
             | Kind::Disk(_)
+            | Kind::TooLarge
             | Kind::Quota
             | Kind::Refused
             | Kind::Unsupported

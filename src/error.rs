@@ -51,6 +51,8 @@ pub enum Kind {
     NameTooLong,
     /// The staging disk refused, with this errno: it is passed on as it is.
     Disk(i32),
+    /// A text would be larger than any that is made.
+    TooLarge,
     /// `--staging-limit` would be exceeded.
     Quota,
     /// Staging refuses it on purpose: a hard link, a device, a fifo.

@@ -34,6 +34,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use ::lru::LruCache;
+use bytes::Bytes;
 
 use crate::error::{Error, Kind, Result};
 use crate::staging::spool::Stat;
@@ -132,7 +133,8 @@ pub struct Fs {
     staging: Staging,
     started: SystemTime,
     handles: Handles,
-    texts: Lru<Node, Arc<[u8]>>,
+    /// Texts, and which ones are too large.
+    texts: Lru<Node, Result<Bytes>>,
     /// Objects that staged files refer to, open.
     referred: Lru<refer::ObjectKey, Arc<dyn RangeRead>>,
     failures: Mutex<LruCache<Ino, String>>,
@@ -208,6 +210,7 @@ impl Fs {
             | Kind::Faulty
             | Kind::Busy
             | Kind::Disk(_)
+            | Kind::TooLarge
             | Kind::Quota
             | Kind::Internal => {}
         }

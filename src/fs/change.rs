@@ -15,7 +15,7 @@ use crate::staging::spool::{Attributes, Caller, Moving, NewNode, Whence};
 use crate::store::blocking;
 use crate::tree::ino::STAGING_ROOT;
 use crate::tree::{self, Node, SnapshotId};
-use crate::units::{self, BlobOffset, ByteLen, Ino};
+use crate::units::{BlobOffset, ByteLen, Ino};
 
 /// Setting this attribute of a batch commits it.
 const COMMIT: &str = "user.lancefs.commit";
@@ -276,7 +276,7 @@ impl Fs {
                 Some(reference) => reference.len,
             },
             OpenFile::Value(value) => value.interval.len.get(),
-            OpenFile::Text(text) => units::u64_of(text.len()),
+            OpenFile::Text(text) => text.len(),
         };
         // What is in the table has no holes but the one that every file ends in.
         match whence {

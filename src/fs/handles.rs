@@ -5,10 +5,14 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use bytes::Bytes;
+
 use crate::error::{Error, Kind, Result};
 use crate::staging::Reference;
 use crate::staging::spool::{self, Listed, OpenDirectory};
 use crate::store::{Interval, RangeRead};
+use crate::tree::{Node, ROW_JSON_MAX};
+use crate::units;
 
 /// The number of an open file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,10 +26,57 @@ const STATELESS: Handle = Handle(0);
 pub enum OpenFile {
     /// A value.
     Value(OpenValue),
-    /// A text that was made when the file was opened.
-    Text(Arc<[u8]>),
+    /// A text.
+    Text(Text),
     /// A staged file.
     Staged(Arc<spool::OpenFile>),
+}
+
+/// A text that is open.
+#[derive(Clone)]
+pub enum Text {
+    /// One that was made when the file was opened.
+    Kept(Bytes),
+    /// One that was, too, and is long.
+    Held(Arc<Held>),
+    /// A long one for which there is no room, and which is always the same: it is made anew where it is
+    /// not in memory when it is read.
+    Long(Node, u64),
+}
+
+/// A long text, as long as somebody has it open.
+pub struct Held {
+    text: Bytes,
+    all: Arc<AtomicU64>,
+}
+
+/// Texts up to so many bytes are no matter.
+const SHORT: u64 = 1 << 20;
+/// What all long texts that are open may take, in bytes.
+const HELD: u64 = 4 * ROW_JSON_MAX;
+
+impl Text {
+    /// Its length in bytes.
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Kept(text) => units::u64_of(text.len()),
+            Self::Held(held) => units::u64_of(held.text.len()),
+            Self::Long(_, len) => *len,
+        }
+    }
+}
+
+impl Held {
+    /// The text.
+    pub fn text(&self) -> &Bytes {
+        &self.text
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.all.fetch_sub(units::u64_of(self.text.len()), Ordering::Relaxed);
+    }
 }
 
 /// A value that is open: an interval of an object that is held open.
@@ -59,9 +110,23 @@ enum Open {
 pub struct Handles {
     open: RwLock<HashMap<Handle, Open>>,
     last: AtomicU64,
+    held: Arc<AtomicU64>,
 }
 
 impl Handles {
+    /// How the text of a node is kept open, which is always the same.
+    pub fn text(&self, node: Node, text: Bytes) -> Text {
+        let len = units::u64_of(text.len());
+        if len <= SHORT {
+            return Text::Kept(text);
+        }
+        let held = Held { text, all: self.held.clone() };
+        if self.held.fetch_add(len, Ordering::Relaxed) + len <= HELD {
+            return Text::Held(Arc::new(held));
+        }
+        Text::Long(node, len)
+    }
+
     /// Keeps an open file until it is released.
     pub fn open_file(&self, file: OpenFile) -> Handle {
         self.insert(Open::File(file))

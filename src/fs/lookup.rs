@@ -59,7 +59,7 @@ impl Fs {
         };
         match error.kind() {
             Kind::NotFound => Ok(Looked::Never(WITHIN_VERSION)),
-            Kind::Payload | Kind::Table | Kind::Descriptor | Kind::Denied => {
+            Kind::Payload | Kind::Table | Kind::Descriptor | Kind::Denied | Kind::TooLarge => {
                 let snapshot = self.snapshot(slot).await?;
                 let attr = self.bare(&node, snapshot.committed)?;
                 self.failed("lookup", attr.ino, &error);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rustix::fs::OFlags;
 
-use super::handles::{OpenFile, OpenValue};
+use super::handles::{OpenFile, OpenValue, Text};
 use super::{Counter, Fs, Handle, is_directory, place, place_of_value};
 use crate::error::{Error, Kind, Result};
 use crate::staging::Reference;
@@ -50,6 +50,9 @@ pub enum Content {
     Staged,
 }
 
+/// What a text weighs beside its bytes, in bytes.
+const WEIGHT: u64 = 256;
+
 impl Fs {
     /// Opens a file: one that is staged for whatever the flags say, every other for reading.
     ///
@@ -70,15 +73,21 @@ impl Fs {
                 self.open_value(ino, &snapshot, *row, (*leaf, *ordinal)).await?
             }
             Node::VersionJson(_) | Node::RowJson(..) => {
-                (OpenFile::Text(self.text(&node).await?), Content::Immutable)
+                let text = self.handles.text(node.clone(), self.text(&node).await?);
+                (OpenFile::Text(text), Content::Immutable)
             }
             Node::Status | Node::Metrics => {
-                (OpenFile::Text(self.report(&node).into_bytes().into()), Content::Volatile)
+                let text = Text::Kept(self.report(&node).into());
+                (OpenFile::Text(text), Content::Volatile)
+            }
+            Node::Commits => {
+                let text = Text::Kept(self.commits().await?.into());
+                (OpenFile::Text(text), Content::Volatile)
             }
             Node::Refusal(batch) => {
-                (OpenFile::Text(self.refusal_text(*batch)?.into()), Content::Volatile)
+                let text = Text::Kept(self.refusal_text(*batch)?.into());
+                (OpenFile::Text(text), Content::Volatile)
             }
-            Node::Commits => (OpenFile::Text(self.commits().await?.into()), Content::Volatile),
             Node::Latest(_) | Node::Tag(_) => {
                 return Err(Error::new(Kind::Invalid, format!("{node:?} is a symlink")));
             }
@@ -134,7 +143,7 @@ impl Fs {
         let place = place_of_value(snapshot, row, leaf)?;
         let opened = match object {
             Some(object) => open_object(object, &value, reference, place.clone()).await,
-            None => Ok(OpenFile::Text(Arc::default())),
+            None => Ok(OpenFile::Text(Text::Kept(Bytes::new()))),
         };
         let foreign = value.located.kind == BlobKind::External;
         let content = if foreign { Content::Foreign } else { Content::Immutable };
@@ -162,9 +171,14 @@ impl Fs {
             }
             OpenFile::Staged(file) => self.read_staged(&file, offset, len).await?,
             OpenFile::Text(text) => {
+                let text = match text {
+                    Text::Kept(text) => text,
+                    Text::Held(held) => held.text().clone(),
+                    Text::Long(node, _) => self.text(&node).await?,
+                };
                 let start = units::usize_of(offset.get()).min(text.len());
                 let end = start.saturating_add(units::usize_of(len.get())).min(text.len());
-                Bytes::copy_from_slice(&text[start..end])
+                text.slice(start..end)
             }
         };
         self.counters.add(Counter::BytesRead, units::u64_of(bytes.len()));
@@ -176,25 +190,33 @@ impl Fs {
         self.handles.release(handle);
     }
 
-    /// The text of `row.json` or `.version.json`, rendered once while it is in use.
-    pub(super) async fn text(&self, node: &Node) -> Result<Arc<[u8]>> {
+    /// The text of `row.json` or `.version.json`, rendered once while it is in use. That one is too large
+    /// is known from then on.
+    pub(super) async fn text(&self, node: &Node) -> Result<Bytes> {
         let cell = self.texts.cell(node);
         let render = || async {
-            Ok::<Arc<[u8]>, Error>(match node {
-                Node::RowJson(slot, row) => {
-                    let snapshot = self.snapshot(*slot).await?;
-                    let text = table::row_json(&snapshot, *row).await;
-                    text.map_err(|e| e.at(place(&snapshot, *row)))?.into()
-                }
-                Node::VersionJson(slot) => {
-                    table::version_json(&*self.snapshot(*slot).await?).await?.into()
-                }
-                _ => return Err(Error::new(Kind::Internal, format!("{node:?} has no text"))),
-            })
+            match self.render(node).await {
+                Err(error) if error.kind() == Kind::TooLarge => Ok(Err(error)),
+                text => text.map(Ok),
+            }
         };
         let text = cell.get_or_try_init(render).await?.clone();
-        self.texts.weigh(node, units::u64_of(text.len()));
-        Ok(text)
+        self.texts.weigh(node, text.as_ref().map_or(0, |text| units::u64_of(text.len())) + WEIGHT);
+        text
+    }
+
+    async fn render(&self, node: &Node) -> Result<Bytes> {
+        Ok(match node {
+            Node::RowJson(slot, row) => {
+                let snapshot = self.snapshot(*slot).await?;
+                let text = table::row_json(&snapshot, *row).await;
+                text.map_err(|e| e.at(place(&snapshot, *row)))?.into()
+            }
+            Node::VersionJson(slot) => {
+                table::version_json(&*self.snapshot(*slot).await?).await?.into()
+            }
+            _ => return Err(Error::new(Kind::Internal, format!("{node:?} has no text"))),
+        })
     }
 }
 

@@ -23,6 +23,7 @@ pub fn errno(kind: Kind) -> Errno {
         Kind::NoAttribute => Errno::ENODATA,
         Kind::NameTooLong => Errno::ENAMETOOLONG,
         Kind::Disk(errno) => Errno::from_i32(errno),
+        Kind::TooLarge => Errno::EFBIG,
         Kind::Quota => Errno::EDQUOT,
         Kind::Refused => Errno::EPERM,
         Kind::Unsupported => Errno::EOPNOTSUPP,

@@ -95,25 +95,26 @@ impl Locator {
         Ok(own == store && self.stores.get(&None) == self.stores.get(&Some(base.id)))
     }
 
-    /// Scans columns, without opening a file that may not be: see [`scan::scan`].
+    /// Scans columns, without opening a file that may not be: see [`scan::prefix`].
     ///
     /// # Errors
     /// [`Kind::Denied`] where the file that says which rows are deleted may not be opened, and as
-    /// [`scan::scan`].
+    /// [`scan::prefix`].
     pub(super) async fn scan(
         &self,
         table: &Scannable,
         columns: &[Schema],
         run: Run,
+        most: u64,
     ) -> Result<Scanned> {
         let Some(fragment) = self.dataset.manifest.fragments.get(run.fragment) else {
-            return scan::scan(table, columns, run).await;
+            return scan::prefix(table, columns, run, most).await;
         };
         self.check_rows(fragment)?;
         let refused: Vec<_> = columns.iter().map(|c| self.refusal(fragment, c)).collect();
         let open = columns.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
         let open: Vec<Schema> = open.map(|(column, _)| column.clone()).collect();
-        let mut scanned = scan::scan(table, &open, run).await?;
+        let mut scanned = scan::prefix(table, &open, run, most).await?;
         let mut read = std::mem::take(&mut scanned.columns).into_iter();
         for refused in refused {
             scanned.columns.extend(refused.map_or_else(|| read.next(), |error| Some(Err(error))));

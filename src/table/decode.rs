@@ -2,10 +2,9 @@
 
 use lance_core::datatypes::Schema;
 
-use super::scan::Run;
+use super::scan::{LARGEST, Run};
 use super::snapshot::Snapshot;
 use crate::error::Result;
-use crate::units;
 
 /// Rows that are decoded at once: columns may be wide.
 const ROWS: u64 = 512;
@@ -23,9 +22,12 @@ impl Snapshot {
     pub async fn decode(&self, fragment: usize, column: usize) -> Result<()> {
         let projection: Vec<Schema> = self.column(column).cloned().into_iter().collect();
         let live = self.rows.live(fragment);
-        for offset in (0..live).step_by(units::usize_of(ROWS)) {
+        let mut offset = 0;
+        while offset < live {
             let run = Run { fragment, offset, rows: ROWS.min(live - offset) };
-            for array in self.scan_run(&projection, run).await?.columns {
+            let scanned = self.scan_run(&projection, run, LARGEST).await?;
+            offset += scanned.rows();
+            for array in scanned.columns {
                 array?;
             }
         }

@@ -105,13 +105,15 @@ pub async fn decode(
     fragment: &Fragment,
     projection: &Schema,
     run: scan::Run,
+    most: u64,
     what: &str,
 ) -> Result<RecordBatch> {
     if let Some(decoder) = DECODER.get() {
-        return decoder.decode(table, fragment, projection, run).await.map_err(|e| e.at(what));
+        let decoded = decoder.decode(table, fragment, projection, run, most).await;
+        return decoded.map_err(|e| e.at(what));
     }
     let (dataset, projection) = (table.dataset.clone(), projection.clone());
-    let work = async move { scan::scan_one(&dataset, &projection, run).await };
+    let work = async move { scan::scan_one(&dataset, &projection, run, most).await };
     guard::apart(|| what.to_owned(), work).await
 }
 
@@ -141,6 +143,7 @@ impl Decoder {
         fragment: &Fragment,
         projection: &Schema,
         run: scan::Run,
+        most: u64,
     ) -> Result<RecordBatch> {
         let files = table.dataset();
         let store = files.object_store(None).await.map_err(|e| fault::of("decode", e))?;
@@ -152,6 +155,7 @@ impl Decoder {
             fields: projection.fields_pre_order().map(|field| field.id).collect(),
             offset: run.offset,
             rows: run.rows,
+            most,
         };
         let done = self.shared()?.run(scan.clone(), files.clone()).await;
         let done = match done {

@@ -1,40 +1,92 @@
 //! `row.json` and `.version.json`.
 
 use arrow_schema::Schema as ArrowSchema;
-use serde_json::{Map, Value, json};
+use serde::Serializer as _;
+use serde::ser::SerializeMap as _;
+use serde_json::{Value, json};
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::block_in_place;
 
 use super::json::Renderer;
-use super::snapshot::Snapshot;
+use super::snapshot::{Row, Snapshot};
 use super::{guard, redacted};
-use crate::error::Result;
-use crate::units::RowIndex;
+use crate::error::{Error, Kind, Result};
+use crate::tree::ROW_JSON_MAX;
+use crate::units::{self, RowIndex};
 
 /// The text of a row's `row.json`: every column in schema order. There is no text that lacks one,
 /// and none about a failure: what is read is copied, kept and committed.
 ///
 /// # Errors
-/// As [`Snapshot::columns`]; why one of the columns cannot be read or shown.
+/// As [`Snapshot::columns`]; why one of the columns cannot be read or shown; [`Kind::TooLarge`] above
+/// [`ROW_JSON_MAX`].
 pub async fn row_json(snapshot: &Snapshot, index: RowIndex) -> Result<Vec<u8>> {
-    let row = snapshot.columns(index).await?;
+    let (row, turn) = snapshot.columns(index).await?;
     let leaves = &snapshot.leaves;
     let renderer = Renderer {
         shape: &leaves.shape,
         paths: leaves.fields.iter().map(|leaf| leaf.path.as_slice()).collect(),
         listed: if leaves.are_in_structs() { snapshot.row(index).await.ok() } else { None },
     };
-    let mut object = Map::new();
     for leaf in &leaves.fields {
         snapshot.readable(leaf, row.page.fragment())?;
     }
-    for (field, column) in snapshot.dataset.schema().fields.iter().zip(&row.page.columns) {
-        let cell = match column {
-            Ok(array) => renderer.cell(&field.name, array, row.at),
-            Err(error) => Err(error.clone()),
-        };
-        let shown = cell.map_err(|error| error.at(format!("column {:?}", field.name)))?;
-        object.insert(field.name.clone(), shown);
+    let mut text = Text::default();
+    let mut work = || write(&mut text, &renderer, snapshot, &row);
+    let written = if turn.is_some() { busy(work) } else { work() };
+    written.map_err(|error| if text.is_full { too_large() } else { error })?;
+    text.bytes.push(b'\n');
+    text.bytes.shrink_to_fit();
+    Ok(text.bytes)
+}
+
+/// Does something that takes a while, where other tasks can go on meanwhile.
+fn busy<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::current().runtime_flavor() {
+        RuntimeFlavor::MultiThread => block_in_place(work),
+        _ => work(),
     }
-    Ok(pretty(&Value::Object(object)))
+}
+
+fn write(text: &mut Text, renderer: &Renderer<'_>, snapshot: &Snapshot, row: &Row) -> Result<()> {
+    let failed = |e: serde_json::Error| Error::new(Kind::Table, e.to_string());
+    let mut out = serde_json::Serializer::pretty(text);
+    let fields = &snapshot.dataset.schema().fields;
+    let mut object = out.serialize_map(Some(fields.len())).map_err(failed)?;
+    for (field, column) in fields.iter().zip(&row.page.columns) {
+        let in_column = |error: Error| error.at(format!("column {:?}", field.name));
+        let array = column.as_ref().map_err(|error| in_column(error.clone()))?;
+        let cell = renderer.shown(&field.name, array, row.at);
+        object.serialize_entry(&field.name, &cell).map_err(|e| in_column(failed(e)))?;
+    }
+    object.end().map_err(failed)
+}
+
+fn too_large() -> Error {
+    let text = format!("row.json is larger than {} MiB", ROW_JSON_MAX >> 20);
+    Error::new(Kind::TooLarge, text).hint("read the row's columns with a Lance library")
+}
+
+/// A text that does not grow beyond what a `row.json` may have.
+#[derive(Default)]
+struct Text {
+    bytes: Vec<u8>,
+    is_full: bool,
+}
+
+impl std::io::Write for Text {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.is_full = units::u64_of(self.bytes.len() + bytes.len()) >= ROW_JSON_MAX;
+        if self.is_full {
+            return Err(std::io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The text of a version's `.version.json`.

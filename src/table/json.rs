@@ -23,9 +23,11 @@ use arrow_array::types::{
 use arrow_array::{Array, StructArray, downcast_dictionary_array, downcast_integer_array};
 use arrow_cast::display::{ArrayFormatter, DurationFormat, FormatOptions};
 use arrow_schema::DataType;
-use base64::Engine as _;
+use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use serde_json::{Map, Value};
+use serde::ser::{Error as _, SerializeMap as _, SerializeSeq as _};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use super::descriptor;
 use super::snapshot::Row;
@@ -48,7 +50,7 @@ pub struct Renderer<'a> {
     pub listed: Option<Row>,
 }
 
-/// Where in a row a cell is.
+/// Where in a row a cell is, above or at a Blob.
 #[derive(Clone, Default)]
 struct Place {
     path: Vec<Step>,
@@ -56,65 +58,24 @@ struct Place {
 }
 
 impl Renderer<'_> {
-    /// The cell of a top-level column.
+    /// The cell of a top-level column, as a value.
     ///
     /// # Errors
     /// [`Kind::Table`] for an Arrow type that cannot be shown.
     pub fn cell(&self, column: &str, array: &dyn Array, at: usize) -> Result<Value> {
-        self.value(
-            array,
-            at,
-            &Place { path: vec![Step::Field(column.to_owned())], indices: vec![] },
-        )
+        serde_json::to_value(self.shown(column, array, at))
+            .map_err(|e| Error::new(Kind::Table, e.to_string()))
     }
 
-    fn value(&self, array: &dyn Array, at: usize, place: &Place) -> Result<Value> {
-        if let Some(leaf) = self.leaf(&place.path) {
-            return Ok(self.blob(leaf, array, at, &place.indices));
-        }
-        if array.is_null(at) {
-            return Ok(Value::Null);
-        }
-        downcast_integer_array! {
-            array => return Ok(array.value(at).into()),
-            _ => {}
-        }
-        Ok(match array.data_type() {
-            DataType::Null => Value::Null,
-            DataType::Boolean => array.as_boolean().value(at).into(),
-            DataType::Float16 => float(array.as_primitive::<Float16Type>().value(at).to_f64()),
-            DataType::Float32 => float32(array.as_primitive::<Float32Type>().value(at)),
-            DataType::Float64 => float(array.as_primitive::<Float64Type>().value(at)),
-            DataType::Utf8 => array.as_string::<i32>().value(at).into(),
-            DataType::LargeUtf8 => array.as_string::<i64>().value(at).into(),
-            DataType::Utf8View => array.as_string_view().value(at).into(),
-            DataType::Binary => BASE64.encode(array.as_binary::<i32>().value(at)).into(),
-            DataType::LargeBinary => BASE64.encode(array.as_binary::<i64>().value(at)).into(),
-            DataType::BinaryView => BASE64.encode(array.as_binary_view().value(at)).into(),
-            DataType::FixedSizeBinary(_) => {
-                BASE64.encode(array.as_fixed_size_binary().value(at)).into()
-            }
-            DataType::List(_) => self.elements(&array.as_list::<i32>().value(at), place)?,
-            DataType::LargeList(_) => self.elements(&array.as_list::<i64>().value(at), place)?,
-            DataType::ListView(_) => {
-                self.elements(&array.as_list_view::<i32>().value(at), place)?
-            }
-            DataType::LargeListView(_) => {
-                self.elements(&array.as_list_view::<i64>().value(at), place)?
-            }
-            DataType::FixedSizeList(_, _) => {
-                self.elements(&array.as_fixed_size_list().value(at), place)?
-            }
-            DataType::Map(_, _) => self.entries(&array.as_map().value(at), place)?,
-            DataType::Struct(_) => self.members(array.as_struct(), at, place)?,
-            DataType::Dictionary(_, _) => self.dictionary(array, at, place)?,
-            // A Date64 is a day, in milliseconds; one that is none keeps its time.
-            DataType::Date64 => match text(array, at) {
-                Ok(day) => day.as_str().map(|t| t.trim_end_matches("T00:00:00")).into(),
-                Err(e) => number(array, at).ok_or(e)?,
-            },
-            _ => text(array, at).or_else(|e| number(array, at).ok_or(e))?,
-        })
+    /// The cell of a top-level column, to be written.
+    pub fn shown<'c>(&'c self, column: &str, array: &'c dyn Array, at: usize) -> Cell<'c> {
+        let place = Place { path: vec![Step::Field(column.to_owned())], indices: vec![] };
+        Cell { renderer: self, array, at, place: self.kept(place) }
+    }
+
+    /// A place, where a Blob is at it or beneath; other values are not asked where they are.
+    fn kept(&self, place: Place) -> Option<Place> {
+        self.paths.iter().any(|leaf| leaf.starts_with(&place.path)).then_some(place)
     }
 
     fn leaf(&self, path: &[Step]) -> Option<LeafIndex> {
@@ -123,67 +84,151 @@ impl Renderer<'_> {
     }
 
     /// The file of a Blob; an invalid descriptor has one too, which fails when it is opened.
-    fn blob(&self, leaf: LeafIndex, array: &dyn Array, at: usize, indices: &[u64]) -> Value {
+    fn blob(
+        &self,
+        leaf: LeafIndex,
+        array: &dyn Array,
+        at: usize,
+        indices: &[u64],
+    ) -> Option<String> {
         let is_there = array.as_struct_opt().is_some_and(|all| !descriptor::is_null(all, at));
         let listed = self.listed.as_ref().is_none_or(|row| row.lists(leaf, indices));
-        match self.shape.leaf(leaf) {
-            Some(leaf) if is_there && listed => leaf.file_name(indices).into(),
-            _ => Value::Null,
+        let leaf = self.shape.leaf(leaf).filter(|_| is_there && listed)?;
+        Some(leaf.file_name(indices))
+    }
+}
+
+/// One value, which is written without being made into a tree of values first: a row may have
+/// millions.
+pub struct Cell<'c> {
+    renderer: &'c Renderer<'c>,
+    array: &'c dyn Array,
+    at: usize,
+    place: Option<Place>,
+}
+
+impl Serialize for Cell<'_> {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        let (array, at) = (self.array, self.at);
+        if let Some(place) = &self.place
+            && let Some(leaf) = self.renderer.leaf(&place.path)
+        {
+            return self.renderer.blob(leaf, array, at, &place.indices).serialize(out);
+        }
+        if array.is_null(at) {
+            return out.serialize_unit();
+        }
+        downcast_integer_array! {
+            array => return array.value(at).serialize(out),
+            _ => {}
+        }
+        match array.data_type() {
+            DataType::Null => out.serialize_unit(),
+            DataType::Boolean => out.serialize_bool(array.as_boolean().value(at)),
+            DataType::Float16 => float(array.as_primitive::<Float16Type>().value(at).to_f64(), out),
+            DataType::Float32 => float32(array.as_primitive::<Float32Type>().value(at), out),
+            DataType::Float64 => float(array.as_primitive::<Float64Type>().value(at), out),
+            DataType::Utf8 => out.serialize_str(array.as_string::<i32>().value(at)),
+            DataType::LargeUtf8 => out.serialize_str(array.as_string::<i64>().value(at)),
+            DataType::Utf8View => out.serialize_str(array.as_string_view().value(at)),
+            DataType::Binary => bytes(array.as_binary::<i32>().value(at), out),
+            DataType::LargeBinary => bytes(array.as_binary::<i64>().value(at), out),
+            DataType::BinaryView => bytes(array.as_binary_view().value(at), out),
+            DataType::FixedSizeBinary(_) => bytes(array.as_fixed_size_binary().value(at), out),
+            DataType::List(_) => self.elements(&array.as_list::<i32>().value(at), out),
+            DataType::LargeList(_) => self.elements(&array.as_list::<i64>().value(at), out),
+            DataType::ListView(_) => self.elements(&array.as_list_view::<i32>().value(at), out),
+            DataType::LargeListView(_) => {
+                self.elements(&array.as_list_view::<i64>().value(at), out)
+            }
+            DataType::FixedSizeList(_, _) => {
+                self.elements(&array.as_fixed_size_list().value(at), out)
+            }
+            DataType::Map(_, _) => self.entries(&array.as_map().value(at), out),
+            DataType::Struct(_) => self.members(array.as_struct(), out),
+            DataType::Dictionary(_, _) => self.dictionary(out),
+            // A Date64 is a day, in milliseconds; one that is none keeps its time.
+            DataType::Date64 => written(array, at, out, |day| day.trim_end_matches("T00:00:00")),
+            _ => written(array, at, out, |text| text),
         }
     }
+}
 
-    fn elements(&self, elements: &dyn Array, place: &Place) -> Result<Value> {
-        let mut below = place.clone();
-        below.path.push(Step::Element);
-        below.indices.push(0);
-        let mut values = Vec::with_capacity(elements.len());
+impl Cell<'_> {
+    fn elements<S: Serializer>(&self, elements: &dyn Array, out: S) -> Result<S::Ok, S::Error> {
+        let below = self.place.as_ref().and_then(|place| {
+            let mut below = place.clone();
+            below.path.push(Step::Element);
+            below.indices.push(0);
+            self.renderer.kept(below)
+        });
+        let mut cell = Cell { renderer: self.renderer, array: elements, at: 0, place: below };
+        let mut list = out.serialize_seq(Some(elements.len()))?;
         for at in 0..elements.len() {
-            if let Some(index) = below.indices.last_mut() {
+            if let Some(index) = cell.place.as_mut().and_then(|place| place.indices.last_mut()) {
                 *index = units::u64_of(at);
             }
-            values.push(self.value(elements, at, &below)?);
+            cell.at = at;
+            list.serialize_element(&cell)?;
         }
-        Ok(Value::Array(values))
+        list.end()
     }
 
-    fn members(&self, array: &StructArray, at: usize, place: &Place) -> Result<Value> {
-        let mut object = Map::new();
+    fn members<S: Serializer>(&self, array: &StructArray, out: S) -> Result<S::Ok, S::Error> {
+        let mut object = out.serialize_map(Some(array.num_columns()))?;
         for (field, column) in array.fields().iter().zip(array.columns()) {
-            let mut below = place.clone();
-            below.path.push(Step::Field(field.name().clone()));
-            object.insert(field.name().clone(), self.value(column, at, &below)?);
+            let place = self.place.as_ref().and_then(|place| {
+                let mut below = place.clone();
+                below.path.push(Step::Field(field.name().clone()));
+                self.renderer.kept(below)
+            });
+            let cell = Cell { array: column, place, ..*self };
+            object.serialize_entry(field.name(), &cell)?;
         }
-        Ok(Value::Object(object))
+        object.end()
     }
 
-    fn entries(&self, entries: &StructArray, place: &Place) -> Result<Value> {
-        let entry = |at| {
-            let mut object = Map::new();
-            object.insert("key".to_owned(), self.value(entries.column(0), at, place)?);
-            object.insert("value".to_owned(), self.value(entries.column(1), at, place)?);
-            Ok(Value::Object(object))
-        };
-        (0..entries.len()).map(entry).collect::<Result<_>>().map(Value::Array)
+    fn entries<S: Serializer>(&self, entries: &StructArray, out: S) -> Result<S::Ok, S::Error> {
+        let mut list = out.serialize_seq(Some(entries.len()))?;
+        for at in 0..entries.len() {
+            let cell = |column| Cell { array: entries.column(column), at, place: None, ..*self };
+            list.serialize_element(&Entry { key: cell(0), value: cell(1) })?;
+        }
+        list.end()
     }
 
-    fn dictionary(&self, array: &dyn Array, at: usize, place: &Place) -> Result<Value> {
+    fn dictionary<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
         fn key<K: ArrowDictionaryKeyType>(
             array: &arrow_array::DictionaryArray<K>,
             at: usize,
         ) -> Option<usize> {
             array.key(at)
         }
+        let (array, at) = (self.array, self.at);
         downcast_dictionary_array! {
             array => match key(array, at) {
-                Some(key) => self.value(array.values(), key, place),
-                None => Ok(Value::Null),
+                Some(key) => {
+                    Cell { array: array.values(), at: key, place: None, ..*self }.serialize(out)
+                }
+                None => out.serialize_unit(),
             },
-            _ => text(array, at),
+            _ => written(array, at, out, |text| text),
         }
     }
 }
 
-fn float(value: f64) -> Value {
+/// An entry of a map.
+#[derive(Serialize)]
+struct Entry<'c> {
+    key: Cell<'c>,
+    value: Cell<'c>,
+}
+
+fn bytes<S: Serializer>(value: &[u8], out: S) -> Result<S::Ok, S::Error> {
+    out.collect_str(&Base64Display::new(value, &BASE64))
+}
+
+fn float<S: Serializer>(value: f64, out: S) -> Result<S::Ok, S::Error> {
     let word = if value.is_nan() {
         "NaN"
     } else if value == f64::INFINITY {
@@ -191,26 +236,42 @@ fn float(value: f64) -> Value {
     } else if value == f64::NEG_INFINITY {
         "-Infinity"
     } else {
-        return value.into();
+        return out.serialize_f64(value);
     };
-    word.into()
+    out.serialize_str(word)
 }
 
 /// The shortest digits that give the same `f32`: 0.1 is shown as 0.1, not as 0.10000000149011612.
-fn float32(value: f32) -> Value {
+fn float32<S: Serializer>(value: f32, out: S) -> Result<S::Ok, S::Error> {
     match value.to_string().parse() {
-        Ok(shortest) if value.is_finite() => float(shortest),
-        _ => float(value.into()),
+        Ok(shortest) if value.is_finite() => float(shortest, out),
+        _ => float(value.into(), out),
     }
 }
 
-/// A time that no calendar can show, as the number that is stored.
-fn number(array: &dyn Array, at: usize) -> Option<Value> {
-    let number = arrow_cast::cast(&array.slice(at, 1), &DataType::Int64).ok()?;
-    Some(number.as_primitive::<Int64Type>().value(0).into())
+/// What Arrow prints, cut; a time that no calendar can show, as the number that is stored.
+fn written<S: Serializer>(
+    array: &dyn Array,
+    at: usize,
+    out: S,
+    cut: impl Fn(&str) -> &str,
+) -> Result<S::Ok, S::Error> {
+    let error = match text(array, at) {
+        Ok(text) => return out.serialize_str(cut(&text)),
+        Err(error) => error,
+    };
+    match number(array, at) {
+        Some(number) => out.serialize_i64(number),
+        None => Err(S::Error::custom(error)),
+    }
 }
 
-fn text(array: &dyn Array, at: usize) -> Result<Value> {
+fn number(array: &dyn Array, at: usize) -> Option<i64> {
+    let number = arrow_cast::cast(&array.slice(at, 1), &DataType::Int64).ok()?;
+    Some(number.as_primitive::<Int64Type>().value(0))
+}
+
+fn text(array: &dyn Array, at: usize) -> Result<String> {
     if let Some(alone) = zone::in_utc(array, at) {
         return text(&alone, 0);
     }
@@ -223,7 +284,7 @@ fn text(array: &dyn Array, at: usize) -> Result<Value> {
     if shown == OUT_OF_RANGE {
         return Err(Error::new(Kind::Table, "show a duration that is out of range"));
     }
-    Ok(shown.into())
+    Ok(shown)
 }
 
 #[cfg(test)]

@@ -14,17 +14,19 @@
 //!    one ([`Sizes`], [`Snapshot::open`]).
 //! 3. A walk over rows in order must not wait for each page: the next one is fetched while the walk
 //!    is in the second half of one ([`Snapshot::look_ahead`]).
-//! 4. `row.json` needs columns that may be wide: how many rows are scanned at once is decided by
-//!    what the first row weighs ([`Snapshot::columns`]).
+//! 4. `row.json` needs columns that may be wide: how many rows are scanned at once follows from what
+//!    the first row weighs, and ends where they weigh more. Rows that are large by themselves are read
+//!    one at a time, and none is kept ([`Snapshot::columns`], [`Turn`]).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use lance::Dataset;
 use lance::dataset::fragment::FileFragment;
 use lance_core::datatypes::Schema;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 mod oldest;
 mod page;
@@ -34,7 +36,7 @@ use super::descriptor::{self, Extent};
 use super::guard;
 use super::locate::{Located, Locator};
 use super::rows::{Place, Rows};
-use super::scan;
+use super::scan::{self, Run};
 use super::schema::{self, Leaf, Leaves};
 use super::sizes::Sizes;
 use super::sound::{self, Fields};
@@ -48,11 +50,17 @@ pub use page::{Pages, Row};
 
 /// Rows in a page of descriptors. At some 40 bytes for each descriptor a page is about 20 KiB, one
 /// read of an object store; a scan of 512 rows costs little more than one of a single row.
-const PAGE_ROWS: u64 = 512;
+const PAGE_ROWS: u64 = 1 << 9;
 /// What a scan for `row.json` may weigh, in bytes: a few pages of a store.
 const COLUMNS_BYTES: u64 = 256 << 10;
 /// How many fragments are asked for their row count at once, where the manifest has none.
 const COUNT_PARALLELISM: usize = 16;
+
+/// The right to have a row in memory that weighs more than a page of rows may.
+pub type Turn = SemaphorePermit<'static>;
+
+/// One at a time: what several such rows weigh, with their texts, no budget has room for.
+static TURN: Semaphore = Semaphore::const_new(1);
 
 /// A value that is there, resolved as far as its descriptor allows.
 #[derive(Clone, Debug)]
@@ -86,7 +94,8 @@ pub struct Snapshot {
     sizes: Arc<Sizes>,
     /// Opens payloads.
     pub opener: Arc<Opener>,
-    columns_rows: OnceLock<u64>,
+    /// How many rows are scanned at once for their columns; 0 is not known yet.
+    columns_rows: AtomicU64,
     /// The row that was asked for last.
     last: AtomicU64,
 }
@@ -129,7 +138,7 @@ impl Snapshot {
                 committed: dataset.manifest.timestamp().into(),
                 leaves: Leaves::of(dataset.schema(), columns),
                 all_columns: columns.fields.iter().map(single).collect(),
-                columns_rows: OnceLock::new(),
+                columns_rows: AtomicU64::new(0),
                 last: AtomicU64::new(u64::MAX),
                 id,
                 slot,
@@ -178,26 +187,43 @@ impl Snapshot {
         }
     }
 
-    /// A row with all of its columns, in schema order, Blobs as descriptors.
+    /// A row with all of its columns, in schema order, Blobs as descriptors; and, where it is large, the
+    /// turn to have such a row in memory.
     ///
     /// # Errors
-    /// As [`Snapshot::row`].
-    pub async fn columns(&self, row: RowIndex) -> Result<Row> {
+    /// As [`Snapshot::row`]; [`Kind::TooLarge`] where it is larger than any text of a row.
+    pub async fn columns(&self, row: RowIndex) -> Result<(Row, Option<Turn>)> {
         let place = self.place(row)?;
-        let known = self.columns_rows.get().copied();
-        let rows = if let Some(rows) = known {
-            rows
-        } else {
+        match self.small_columns(place).await {
+            Err(error) if error.kind() == Kind::TooLarge => {}
+            row => return Ok((row?, None)),
+        }
+        let turn = TURN.acquire().await;
+        let turn = turn.map_err(|e| Error::caused(Kind::Internal, "wait for a turn", e))?;
+        let run = Run { fragment: place.fragment, offset: place.offset, rows: 1 };
+        let page = self.scan(What::Columns, &self.all_columns, run, scan::LARGEST).await?;
+        Ok((Row { page, at: 0 }, Some(turn)))
+    }
+
+    async fn small_columns(&self, place: Place) -> Result<Row> {
+        let mut rows = self.columns_rows.load(Ordering::Relaxed);
+        if rows == 0 {
             let one = self.page(What::Columns, &self.all_columns, place, 1).await?;
             if !one.page.is_whole() {
                 // What its columns weigh is not known.
                 return Ok(one);
             }
-            let fit = (COLUMNS_BYTES / one.page.weight().max(1)).clamp(1, PAGE_ROWS);
-            let rows = 1 << fit.ilog2();
-            *self.columns_rows.get_or_init(|| rows)
-        };
-        self.page(What::Columns, &self.all_columns, place, rows).await
+            rows = one.page.rows_within(COLUMNS_BYTES);
+            self.columns_rows.store(rows, Ordering::Relaxed);
+        }
+        let row = self.page(What::Columns, &self.all_columns, place, rows).await?;
+        // Larger ones at once, smaller ones by and by: pages of another number of rows are other pages.
+        match row.page.rows_within(COLUMNS_BYTES) {
+            fit if fit < rows => self.columns_rows.store(fit, Ordering::Relaxed),
+            fit if fit > 2 * rows => self.columns_rows.store(2 * rows, Ordering::Relaxed),
+            _ => {}
+        }
+        Ok(row)
     }
 
     /// The value of a leaf in a row.

@@ -18,6 +18,7 @@ mod checklist;
 mod cli;
 mod damage;
 mod harness;
+mod large_rows;
 mod layers;
 mod life;
 mod objects;

@@ -35,6 +35,9 @@ pub struct Scan {
     /// How many rows.
     #[prost(uint64, tag = "6")]
     pub rows: u64,
+    /// What they may weigh together, in bytes: fewer come where they weigh more.
+    #[prost(uint64, tag = "7")]
+    pub most: u64,
 }
 
 /// A version without its fragments.

@@ -129,8 +129,9 @@ impl Worker {
         let place = scan.place.clone().unwrap_or_default();
         let dataset = guard::within(what, self.open(scan, &place)).await?;
         let projection = dataset.schema().project_by_ids(&scan.fields, false);
+        let most = scan.most;
         let run = scan::Run { fragment: 0, offset: scan.offset, rows: scan.rows };
-        let work = async move { scan::scan_one(&dataset, &projection, run).await };
+        let work = async move { scan::scan_one(&dataset, &projection, run, most).await };
         guard::apart(what, work).await
     }
 

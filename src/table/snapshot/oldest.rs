@@ -43,15 +43,21 @@ const FOOTER: u64 = 16;
 const WORD: u64 = 8;
 
 impl Snapshot {
-    /// Scans columns, Blobs as descriptors, in files of every format.
+    /// Scans the first rows of a run that weigh no more than `most`, Blobs as descriptors, in files of
+    /// every format.
     ///
     /// # Errors
     /// As `Locator::scan`.
-    pub(in crate::table) async fn scan_run(&self, columns: &[Schema], run: Run) -> Result<Scanned> {
+    pub(in crate::table) async fn scan_run(
+        &self,
+        columns: &[Schema],
+        run: Run,
+        most: u64,
+    ) -> Result<Scanned> {
         let blobs: Vec<Vec<i32>> =
             columns.iter().map(|column| self.without_descriptors(column, run.fragment)).collect();
         if blobs.iter().all(Vec::is_empty) {
-            return self.locator.scan(&self.scannable, columns, run).await;
+            return self.locator.scan(&self.scannable, columns, run, most).await;
         }
         let rest: Vec<Schema> = columns
             .iter()
@@ -59,7 +65,7 @@ impl Snapshot {
             .map(|(column, blobs)| without(column, blobs))
             .filter(|column| !column.fields.is_empty())
             .collect();
-        let mut scanned = self.locator.scan(&self.scannable, &rest, run).await?;
+        let mut scanned = self.locator.scan(&self.scannable, &rest, run, most).await?;
         let mut read = std::mem::take(&mut scanned.columns).into_iter();
         for (column, blobs) in columns.iter().zip(&blobs) {
             let is_bare = without(column, blobs).fields.is_empty();

@@ -9,7 +9,9 @@
 //!    by one for all who ask at once ([`Pass::Again`]).
 //! 3. A column that nobody can decode must not be scanned for each of its rows: such a failure is
 //!    kept for as long as the files it was read from are the same ([`Snapshot::identity`]).
-//! 4. A file that is not there was lost, or was taken away with its version: its manifest tells.
+//! 4. Rows may be of any size: a page ends before it weighs too much, and a row beyond its end is a
+//!    page of its own ([`Snapshot::page`]).
+//! 5. A file that is not there was lost, or was taken away with its version: its manifest tells.
 
 use std::sync::Arc;
 
@@ -21,7 +23,7 @@ use super::Snapshot;
 use crate::error::{Error, Kind, Result};
 use crate::store::lru::Lru;
 use crate::table::rows::Place;
-use crate::table::scan::Run;
+use crate::table::scan::{LARGEST, MOST, Run};
 use crate::table::schema::{Layout, Leaf};
 use crate::table::sound::local::{self, Stamp};
 use crate::table::values::{Chain, Element};
@@ -92,17 +94,32 @@ impl Snapshot {
         page_rows: u64,
     ) -> Result<Row> {
         let key = self.key(what, place, page_rows);
-        let cell = self.pages.cell(&key);
         let at = units::usize_of(place.offset - key.run.offset);
+        match self.page_of(&key, columns).await {
+            // It has as many of its rows as there is room for.
+            Ok(page) if at >= page.addresses.len() && page_rows > 1 => {}
+            Err(error) if error.kind() == Kind::TooLarge && page_rows > 1 => {}
+            page => return Ok(Row { page: page?, at }),
+        }
+        let key = self.key(what, place, 1);
+        Ok(Row { page: self.page_of(&key, columns).await?, at: 0 })
+    }
+
+    async fn page_of(&self, key: &PageKey, columns: &[Schema]) -> Result<Arc<Page>> {
+        let cell = self.pages.cell(key);
         if let Some(page) = cell.get() {
             let stays = page.is_whole()
                 || page.failed_for_good.is_some() && page.failed_for_good == self.identity(key.run);
-            let page = if stays { page.clone() } else { self.again(&key, columns, page).await };
-            return Ok(Row { page, at });
+            return Ok(if stays { page.clone() } else { self.again(key, columns, page).await });
         }
-        let page = cell.get_or_try_init(|| self.scan(what, columns, key.run)).await?.clone();
-        self.pages.weigh(&key, page.weight());
-        Ok(Row { page, at })
+        let most = match (key.what, key.run.rows) {
+            (What::Descriptors, 1) => LARGEST,
+            _ => MOST,
+        };
+        let scan = || self.scan(key.what, columns, key.run, most);
+        let page = cell.get_or_try_init(scan).await?.clone();
+        self.pages.weigh(key, page.weight());
+        Ok(page)
     }
 
     /// The page with the columns that failed scanned again, once for all who ask meanwhile.
@@ -120,9 +137,11 @@ impl Snapshot {
             page.columns.iter().enumerate().filter(is_failed).map(|(at, _)| at).collect();
         let wanted: Vec<Schema> = failed.iter().map(|at| columns[*at].clone()).collect();
         let before = self.identity(key.run);
-        let scanned = self.scan_run(&wanted, key.run).await;
+        let rows = units::u64_of(page.addresses.len());
+        let scanned = self.scan_run(&wanted, Run { rows, ..key.run }, LARGEST).await;
         let found = match scanned {
-            Ok(scanned) => scanned.columns,
+            Ok(scanned) if scanned.rows() == rows => scanned.columns,
+            Ok(_) => vec![Err(Error::new(Kind::Table, "its rows are too large")); failed.len()],
             Err(error) => vec![Err(error); failed.len()],
         };
         let mut now = page.columns.clone();
@@ -138,9 +157,15 @@ impl Snapshot {
         page
     }
 
-    async fn scan(&self, what: What, columns: &[Schema], run: Run) -> Result<Arc<Page>> {
+    pub(super) async fn scan(
+        &self,
+        what: What,
+        columns: &[Schema],
+        run: Run,
+        most: u64,
+    ) -> Result<Arc<Page>> {
         let before = self.identity(run);
-        let scanned = match self.scan_run(columns, run).await {
+        let scanned = match self.scan_run(columns, run, most).await {
             Ok(scanned) => scanned,
             Err(error) => return Err(self.judged(error).await),
         };
@@ -255,6 +280,12 @@ impl Page {
             Some(Err(error)) => Err(error.clone()),
             None => Err(Error::new(Kind::Stale, format!("no field {}", leaf.get()))),
         }
+    }
+
+    /// How many rows like these weigh no more than so many bytes: a power of two.
+    pub(super) fn rows_within(&self, bytes: u64) -> u64 {
+        let rows = units::u64_of(self.addresses.len()).saturating_mul(bytes) / self.weight().max(1);
+        1 << rows.clamp(1, super::PAGE_ROWS).ilog2()
     }
 
     pub(super) fn weight(&self) -> u64 {
