@@ -11,6 +11,7 @@
 //!
 //! 1. What is planned must not change before the flights are known to others: one short lock for
 //!    each object ([`Object::plan`]), never held across a wait.
+//!    A panic in between must not lock the object up: trips outlive the guard.
 //! 2. What came leaves its flight and enters the cache without a moment in which it is in neither: it
 //!    is kept before the flight is forgotten ([`Trip`]).
 //! 3. Many streams share one budget: the window of each shrinks with how many there are
@@ -126,6 +127,9 @@ struct Object {
 struct State {
     flights: Vec<Arc<Flight>>,
     streams: Streams,
+    /// Whether the next flight that begins panics.
+    #[cfg(test)]
+    panics: bool,
 }
 
 /// How a run of blocks stands when it is asked for.
@@ -284,8 +288,10 @@ impl Object {
     /// missing, and what will be next.
     fn plan(self: &Arc<Self>, bytes: &Range<u64>) -> Vec<Part> {
         let Sizes { block, .. } = self.shared.sizes;
-        let mut state = self.lock();
+        // Before the guard, so that it is dropped after it: a trip that is dropped takes the lock, also
+        // where a panic drops it.
         let mut trips = Vec::new();
+        let mut state = self.lock();
         let (mut hits, mut misses) = (0, 0);
         let mut parts = Vec::new();
         for (run, stand) in self.stands(&state, &self.there(&span::blocks_of(bytes, block))) {
@@ -301,17 +307,14 @@ impl Object {
                     // Where it was asked for ahead and is not there any more, it is asked for again.
                     state.streams.not_fetched(bytes.start);
                     self.shared.blocks.reserve(self.weight(&run));
-                    let trip = self.start(&mut state, run.clone(), None);
-                    let flight = trip.flight();
-                    trips.push(trip);
-                    flight
+                    self.start(&mut state, &mut trips, run.clone(), None)
                 }
             };
             let counter = if flight.has(&wanted) { &mut hits } else { &mut misses };
             *counter += run.end - run.start;
             parts.push(Part::Coming(flight, wanted));
         }
-        trips.extend(self.read_ahead(&mut state, bytes.clone()));
+        self.read_ahead(&mut state, &mut trips, bytes.clone());
         let figures = &self.shared.figures;
         Figures::add(&figures.misses, misses);
         Figures::add(&figures.hits, hits);
@@ -346,8 +349,12 @@ impl Object {
     }
 
     /// What the stream that a read belongs to will need next.
-    fn read_ahead(self: &Arc<Self>, state: &mut State, bytes: Range<u64>) -> Vec<Trip> {
-        let mut trips = Vec::new();
+    fn read_ahead(
+        self: &Arc<Self>,
+        state: &mut State,
+        trips: &mut Vec<Trip>,
+        bytes: Range<u64>,
+    ) {
         let Sizes { memory, block, read_ahead } = self.shared.sizes;
         let window = self.shared.readers.window(memory, read_ahead);
         let (at, known) = (bytes.end, self.known.get());
@@ -361,16 +368,16 @@ impl Object {
                 self.shared.blocks.drop_within(self.id, &span::blocks_of(&left, block));
             }
         }
-        let Some(ahead) = ahead else { return trips };
+        let Some(ahead) = ahead else { return };
         let Some(known) = known else {
             // Nobody knows yet how far the object goes; the next read will.
             state.streams.not_fetched(ahead.span.start);
-            return trips;
+            return;
         };
         self.shared.readers.note(self.id, ahead.stream);
         let end = ahead.span.end.min(known.length.get());
         if ahead.span.start >= end {
-            return trips;
+            return;
         }
         let len = ((end - ahead.span.start) / REQUESTS).clamp(LEAST_REQUEST, LARGEST_REQUEST);
         let stands = self.stands(state, &span::blocks_of(&(ahead.span.start..end), block));
@@ -382,9 +389,8 @@ impl Object {
                 state.streams.not_fetched(run.start * block.get());
                 break;
             };
-            trips.push(self.start(state, run, Some(leave)));
+            self.start(state, trips, run, Some(leave));
         }
-        trips
     }
 
     /// A run of blocks as requests of some bytes each: whole extents, or as much as the kernel reads
@@ -398,11 +404,21 @@ impl Object {
         span::cuts(run.clone(), run.start, most)
     }
 
-    fn start(self: &Arc<Self>, state: &mut State, run: Range<u64>, leave: Option<Leave>) -> Trip {
+    /// Begins a flight: whoever drops its trip ends it, so the trip is there before the flight is known.
+    fn start(
+        self: &Arc<Self>,
+        state: &mut State,
+        trips: &mut Vec<Trip>,
+        run: Range<u64>,
+        leave: Option<Leave>,
+    ) -> Arc<Flight> {
         let Shared { sizes, buffers, .. } = &*self.shared;
         let flight = Arc::new(Flight::new(run, sizes.block, buffers.clone()));
+        trips.push(Trip::new(self.clone(), flight.clone(), leave));
         state.flights.push(flight.clone());
-        Trip::new(self.clone(), flight, leave)
+        #[cfg(test)]
+        assert!(!std::mem::take(&mut state.panics), "injected");
+        flight
     }
 
     fn weight(&self, run: &Range<u64>) -> ByteLen {

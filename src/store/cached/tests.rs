@@ -455,6 +455,31 @@ async fn carry_out(plan: Plan) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+#[test]
+fn a_panic_while_a_read_is_planned_leaves_the_object_usable() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
+    let sizes =
+        Sizes { memory: ByteLen::mib(8), block: ByteLen::kib(16), read_ahead: ByteLen::mib(1) };
+    let content = bytes(1 << 20);
+    let case = Case::new(Store::of(content.clone()), sizes);
+    let object = case.object.clone();
+    object.0.lock().panics = true;
+    // On a thread of its own: what this is against is a lock that is never given back.
+    let (says, said) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let _in_runtime = runtime.enter();
+        let planned =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| object.0.plan(&(0..100))));
+        let is_free = object.0.lock().flights.is_empty();
+        let read = runtime.block_on(read(&object, 0, 100));
+        says.send((planned.is_err(), is_free, read)).unwrap();
+    });
+    let (panicked, is_free, read) = said.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert!(panicked && is_free);
+    assert_eq!(read.unwrap(), content[..100]);
+    assert_eq!(case.shared.blocks.size().1, ByteLen::new(0), "what was set aside is given back");
+}
+
 proptest! {
     #[test]
     fn right_bytes_or_an_error(plan in plan()) {

@@ -38,11 +38,6 @@ impl Trip {
         Self { object, flight, on_disk: 0, result: None, _leave: leave }
     }
 
-    /// What readers wait for.
-    pub fn flight(&self) -> Arc<Flight> {
-        self.flight.clone()
-    }
-
     /// Flies it.
     pub async fn fly(mut self) {
         self.take_from_disk().await;
