@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError};
 use uuid::Uuid;
 
 use super::record::Attempt;
+use super::rows::Tally;
 use super::{Publisher, Work};
 use crate::error::{Error, Kind, Result};
 use crate::staging::crash;
@@ -53,7 +54,7 @@ impl Publisher {
         };
         let (spool, removed) = (self.spool.clone(), batch.clone());
         let frozen = blocking(move || spool.freeze(&removed)).await?;
-        self.recovered(&batch, &work, version);
+        self.recovered(&batch, &work, version).await;
         self.take_away(frozen).await?;
         self.clean(&work).await
     }
@@ -83,20 +84,26 @@ impl Publisher {
         blocking(move || spool.find(uuid)).await
     }
 
-    fn recovered(&self, batch: &Batch, work: &Work, version: u64) {
+    async fn recovered(&self, batch: &Batch, work: &Work, version: u64) {
         if work.recorded.swap(true, Ordering::AcqRel) {
             return;
         }
-        tracing::info!(batch = batch.name, version, "an earlier process published this batch");
+        tracing::info!(batch = batch.name, version, "an earlier attempt published this batch");
+        let Tally { rows, bytes } = self.tally(batch).await.unwrap_or_default();
         let attempt = Attempt {
             name: &batch.name,
             batch: batch.origin.batch,
             outcome: Ok(version),
-            rows: 0,
-            bytes: 0,
+            rows,
+            bytes,
             seconds: 0.0,
         };
         self.record(&attempt);
+    }
+
+    /// How much a batch is that is still on the staging disk.
+    async fn tally(&self, batch: &Batch) -> Result<Tally> {
+        Ok(Tally::of(&self.plan(batch, &self.table.newest().await?).await?))
     }
 
     /// After a batch is gone: deletes the objects that no version can name, takes its tags away,

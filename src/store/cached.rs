@@ -349,12 +349,7 @@ impl Object {
     }
 
     /// What the stream that a read belongs to will need next.
-    fn read_ahead(
-        self: &Arc<Self>,
-        state: &mut State,
-        trips: &mut Vec<Trip>,
-        bytes: Range<u64>,
-    ) {
+    fn read_ahead(self: &Arc<Self>, state: &mut State, trips: &mut Vec<Trip>, bytes: Range<u64>) {
         let Sizes { memory, block, read_ahead } = self.shared.sizes;
         let window = self.shared.readers.window(memory, read_ahead);
         let (at, known) = (bytes.end, self.known.get());

@@ -75,6 +75,7 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
+    use crate::store::descriptors::Descriptors;
     use crate::store::{Folder, Local, LocalPlace};
     use crate::units::ObjectOffset;
 
@@ -86,7 +87,8 @@ mod tests {
         let open = || {
             let root = Folder::named(folder.path());
             let place = LocalPlace::within(root, path.clone(), Arc::default());
-            let local: Arc<dyn RangeRead> = Arc::new(Local::open(&place, Arc::default()).unwrap());
+            let local: Arc<dyn RangeRead> =
+                Arc::new(Local::open(&place, &Descriptors::default(), Arc::default()).unwrap());
             let file = local.file().unwrap();
             Pinned::new(local, file).unwrap()
         };
