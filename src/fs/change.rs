@@ -388,7 +388,7 @@ impl Fs {
             (Staging::Off(reason), Node::Staging | Node::Commit) => reason.clone(),
             (Staging::On(_), Node::Commit) => format!(
                 "{0}/ takes what is moved here out of {1}/: make a directory there, save into that, \
-                 and move it here (mkdir {1}/b; cp … {1}/b; mv {1}/b {0}/)",
+                 and move it here (mkdir {1}/b && cp … {1}/b && mv {1}/b {0}/)",
                 tree::COMMIT,
                 tree::STAGING
             ),

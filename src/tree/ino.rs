@@ -6,14 +6,13 @@
 //!  |  0  |  slot (25)    |  local (38)                   |
 //!  +-----+---------------+-------------------------------+
 //!  slot 0           local = a fixed number below 64, or a hash of (kind, name) for `latest`
-//!                           of a branch, a tag, a branch directory
+//!                           of a branch, a tag, a branch directory, the refusal that a batch shows
 //!  slot of (S, 0)   local = (row + 1) << item_bits | item     item 0 directory, 1 row.json,
 //!                           block 0: the version directory (0) and .version.json (1)
 //!                           item = 2 + ordinal * leaves + leaf
 //!  slot of (S, k)   local as above, with the items k << item_bits and up
 //!
 //!  bit 63 set       what is beneath staging/: the other bits are the file's number on the staging disk
-//!  bit 62 set too   the refusal that a batch shows: the other bits are the batch's number there
 //! ```
 //!
 //! Difficulties, and what answers each:
@@ -24,8 +23,8 @@
 //!    so only then does a number depend on which of the two was seen first.
 //! 2. Numbers for rows and for list elements compete for 38 bits: a snapshot's own row count
 //!    decides ([`Layout`]). Elements past what is left move to a further slot of the same snapshot.
-//! 3. Memory: one entry per snapshot seen, per tag and per branch ([`Numbers`]); rows and values
-//!    have none.
+//! 3. Memory: one entry per snapshot seen, per tag, per branch and per refusal ([`Numbers`]); rows and
+//!    values have none.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -58,8 +57,6 @@ const COMMIT: u64 = 9;
 const COMMITS: u64 = 10;
 /// Set in the numbers of everything beneath `staging/`.
 const STAGED: u64 = 1 << 63;
-/// Set too in the number of what is shown in a batch and is not on the staging disk.
-const SHOWN: u64 = 1 << 62;
 
 /// The number of `staging/` itself.
 pub const STAGING_ROOT: Ino = Ino::new(STAGING);
@@ -110,6 +107,8 @@ enum Named {
     Latest(Arc<str>),
     Tag(Arc<str>),
     Branch(Arc<str>),
+    /// By the number of the batch that shows it.
+    Refusal(Ino),
 }
 
 #[derive(Default)]
@@ -163,7 +162,7 @@ impl Numbers {
             Node::Commit => fixed(COMMIT),
             Node::Commits => fixed(COMMITS),
             Node::Staged(ino) => Ok(*ino),
-            Node::Refusal(ino) => fixed(ino.get() | SHOWN),
+            Node::Refusal(batch) => Ok(self.named(Named::Refusal(*batch))),
             Node::Latest(Some(branch)) => Ok(self.named(Named::Latest(branch.clone()))),
             Node::Tag(tag) => Ok(self.named(Named::Tag(tag.clone()))),
             Node::Branch(branch) => Ok(self.named(Named::Branch(branch.clone()))),
@@ -183,8 +182,7 @@ impl Numbers {
     /// [`Kind::Stale`] for a number that this mount never gave out.
     pub fn node(&self, ino: Ino) -> Result<Node> {
         if ino.get() & STAGED != 0 {
-            let on_disk = Ino::new(ino.get() & !SHOWN);
-            return Ok(if on_disk == ino { Node::Staged(ino) } else { Node::Refusal(on_disk) });
+            return Ok(Node::Staged(ino));
         }
         let slot = u32::try_from(ino.get() >> LOCAL_BITS).map_err(|_| unknown(ino))?;
         let local = ino.get() & LOCAL_MASK;
@@ -228,6 +226,7 @@ impl Numbers {
                     Named::Latest(branch) => Node::Latest(Some(branch)),
                     Named::Tag(tag) => Node::Tag(tag),
                     Named::Branch(branch) => Node::Branch(branch),
+                    Named::Refusal(batch) => Node::Refusal(batch),
                 }
             }
         })
@@ -280,9 +279,10 @@ impl Numbers {
         }
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
         let (kind, name) = match &named {
-            Named::Latest(name) => ("latest", name),
-            Named::Tag(name) => ("tag", name),
-            Named::Branch(name) => ("branch", name),
+            Named::Latest(name) => ("latest", name.to_string()),
+            Named::Tag(name) => ("tag", name.to_string()),
+            Named::Branch(name) => ("branch", name.to_string()),
+            Named::Refusal(batch) => ("refusal", batch.to_string()),
         };
         let taken_by_other = |tables: &Tables, number: &u64| {
             *number < FIXED || tables.named_by.get(number).is_some_and(|other| *other != named)
@@ -405,6 +405,7 @@ mod tests {
                 Node::Value(slot, row, leaf, Ordinal::new(ordinal)), Node::Tag("t".into()),
                 Node::Branch("t".into()), Node::Latest(Some("t".into())), Node::Latest(None), Node::Root,
                 Node::Staging, Node::Commit, Node::Commits, Node::Staged(staged(at >> 1)),
+                Node::Refusal(staged(at >> 1)),
             ] {
                 let number = numbers.number(&node).unwrap();
                 prop_assert_eq!(number.get() >= 1 << 63, matches!(node, Node::Staged(_)));

@@ -85,7 +85,7 @@ impl<'a> Reader<'a> {
         let misplaced = match name.as_str() {
             ROW_JSON => Some(
                 "row.json belongs into the directory of its row, and this is a batch, which holds such \
-                 directories: if it is a row itself, move it into a batch (mkdir staging/b; mv \
+                 directories: if it is a row itself, move it into a batch (mkdir staging/b && mv \
                  staging/<row> staging/b/)",
             ),
             DELETE => {

@@ -360,6 +360,7 @@ fn check(desk: &Desk, name: &str, list: &[Act]) -> Result<(), TestCaseError> {
         prop_assert_eq!(committed(desk, before), rows);
     } else {
         prop_assert_eq!(errno(desk.commit(name)), EUCLEAN);
+        std::fs::remove_file(batch.join("COMMIT-REFUSED.txt")).unwrap();
         prop_assert_eq!(&shown(&batch), &wanted, "a batch that is refused stays");
         prop_assert_eq!(desk.rows(), before);
         std::fs::remove_dir_all(&batch).unwrap();
