@@ -36,6 +36,7 @@ mod disk;
 mod fetch;
 mod flight;
 mod folder;
+mod gate;
 mod local;
 pub mod lru;
 mod meter;
@@ -64,6 +65,7 @@ pub use disk::Disk;
 pub use fetch::{Answer, Fetch, Meta};
 pub use flight::Patience;
 pub use folder::{Allowed, Folder, LocalPlace};
+pub use gate::Gate;
 pub use local::Local;
 pub use meter::{Figures, Meter};
 pub use opener::{Opener, Settings};
@@ -200,6 +202,14 @@ pub fn kind_of(error: &object_store::Error) -> Kind {
             Kind::Timeout
         }
         (None, _) => Kind::Payload,
+    }
+}
+
+/// Whether a failure is something that a store has said.
+fn is_an_answer(error: &object_store::Error) -> bool {
+    match error {
+        object_store::Error::Generic { source, .. } => status(source.as_ref()).is_some(),
+        _ => true,
     }
 }
 

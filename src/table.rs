@@ -55,7 +55,7 @@ use crate::tree::{Slot, SnapshotId};
 use crate::units::{self, Version};
 
 pub use catalog::{Catalog, Entry, TagTarget, Versions};
-pub use commit::{Chances, Found, Prepared, Publication, Unpublished};
+pub use commit::{Chances, Found, Prepared, Publication, Unpublished, in_time};
 pub use describe::{row_json, version_json};
 pub use external::Policy;
 pub use locate::Located;
@@ -127,7 +127,7 @@ impl Table {
     /// [`Kind::NotFound`] where there is no table or no such reference, and whatever connecting to
     /// its store gives.
     pub async fn open(uri: &str, options: Options) -> Result<Self> {
-        let source = Source::connect(uri, &options.storage).await;
+        let source = Source::connect(uri, &options.storage, options.reading.patience.total).await;
         let source = source.map_err(|e| remedy::of(e, uri))?.allowing(options.policy.local());
         let source = Arc::new(source);
         let catalog = Catalog::new(source.clone(), options.refresh);

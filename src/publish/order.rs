@@ -15,7 +15,7 @@ use crate::staging::plan::{Entry, Payload, Plan, Source, Target};
 use crate::staging::spool::{Batch, Seal};
 use crate::store::blocking;
 use crate::table::write::Fault;
-use crate::table::{Chances, Found, Publication, Snapshot, Unpublished};
+use crate::table::{Chances, Found, Publication, Snapshot, Unpublished, in_time};
 
 /// How many faults an error lists.
 const FAULTS_SHOWN: usize = 100;
@@ -163,7 +163,7 @@ impl Publisher {
         if let Some(version) = self.settled(work).await? {
             return Ok(version);
         }
-        let newest = self.table.look_newest().await?;
+        let newest = in_time(self.options.patience, self.table.look_newest()).await?;
         let plan = self.plan(batch, &newest).await?;
         *tally = Tally::of(&plan);
         let faults = self.faults(batch, &plan, &newest).await?;
@@ -228,7 +228,7 @@ impl Publisher {
             if error.kind() != Kind::Busy || left == 0 {
                 return Err(error);
             }
-            let now = self.table.look_newest().await?;
+            let now = in_time(self.options.patience, self.table.look_newest()).await?;
             if now.id == newest.id {
                 return Err(error);
             }

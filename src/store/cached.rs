@@ -42,6 +42,7 @@ use super::buffers::{Buffers, Filling};
 use super::disk::Disk;
 use super::fetch::{Fetch, Meta};
 use super::flight::{Flight, Patience};
+use super::gate::is_silence;
 use super::meter::Figures;
 use super::pace::{self, Readers};
 use super::readahead::Streams;
@@ -236,7 +237,11 @@ impl Object {
         let (begun, enough) = (Instant::now(), self.shared.patience.total * 3 / 4);
         let bytes = match self.try_read(interval, end.get()).await {
             // It joined a fetch that others began before, and that gave up now.
-            Err(error) if error.kind() == Kind::Timeout && begun.elapsed() < enough => {
+            Err(error)
+                if error.kind() == Kind::Timeout
+                    && begun.elapsed() < enough
+                    && !is_silence(&error) =>
+            {
                 self.try_read(interval, end.get()).await
             }
             result => result,

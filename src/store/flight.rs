@@ -26,6 +26,7 @@ use super::Interval;
 use super::blocks::Extent;
 use super::buffers::{Buffers, Filling};
 use super::fetch::{Fetch, Meta};
+use super::gate::is_silence;
 use super::span;
 use crate::error::{Error, Kind, Result};
 use crate::units::{self, BlockNumber, ByteLen, ObjectOffset};
@@ -263,7 +264,7 @@ pub async fn fetch(
         let stall = patience.stall.min(deadline - Instant::now());
         let error = match attempt(from, flight, stall, intake).await {
             Ok(()) => return Ok(()),
-            Err(error) if error.kind() != Kind::Timeout => return Err(error),
+            Err(error) if error.kind() != Kind::Timeout || is_silence(&error) => return Err(error),
             Err(error) => error,
         };
         if flight.rest().start != before.start {

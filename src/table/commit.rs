@@ -327,7 +327,10 @@ impl Table {
 }
 
 /// Waits for an answer of the store as long as one may take.
-async fn in_time<T>(patience: Duration, answer: impl Future<Output = Result<T>>) -> Result<T> {
+///
+/// # Errors
+/// [`Kind::Timeout`], and those of the answer.
+pub async fn in_time<T>(patience: Duration, answer: impl Future<Output = Result<T>>) -> Result<T> {
     let late = |_| {
         let seconds = patience.as_secs_f64();
         Error::new(Kind::Timeout, format!("the table's store did not answer in {seconds} s"))

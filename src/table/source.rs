@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use lance::Dataset;
 use lance::dataset::builder::DatasetBuilder;
@@ -66,14 +66,15 @@ pub struct Source {
 }
 
 impl Source {
-    /// Connects to the store of a table. A path is made absolute; nothing of the table is read.
+    /// Connects to the store of a table, which an operation waits for so long. A path is made absolute;
+    /// nothing of the table is read.
     ///
     /// # Errors
     /// [`Kind::Invalid`] for a URI of no known store, [`Kind::Denied`] without credentials.
-    pub async fn connect(table: &str, storage: &Storage) -> Result<Self> {
+    pub async fn connect(table: &str, storage: &Storage, patience: Duration) -> Result<Self> {
         let uri = absolute(table)?;
         let mut params = storage.params();
-        params.object_store_wrapper = Some(Arc::new(Wrap));
+        params.object_store_wrapper = Some(Arc::new(Wrap { patience }));
         let session = Arc::new(new_session(Arc::default()));
         let opened =
             ObjectStore::from_uri_and_params(session.store_registry(), &uri, &params).await;
@@ -337,7 +338,7 @@ mod tests {
             ("memory://t", None),
             ("hf://datasets/a/b/t", Some("hf")),
         ] {
-            let source = Source::connect(table, &Storage::default()).await.unwrap();
+            let source = Source::connect(table, &Storage::default(), Duration::ZERO).await.unwrap();
             assert_eq!(source.unsafe_scheme(), scheme, "{table}");
         }
     }

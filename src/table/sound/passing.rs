@@ -8,6 +8,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -23,6 +24,7 @@ use object_store::{
 };
 
 use super::{data, deletion};
+use crate::store::Gate;
 use crate::units;
 
 /// The longest read that is taken for the crate's first one of a data file, in bytes: it reads a
@@ -31,13 +33,19 @@ const FIRST_READ: u64 = 1 << 20;
 /// The longest metadata of a data file that is looked at, in bytes: some million columns.
 const METADATA: u64 = 1 << 28;
 
-/// Puts the decorator around every store that the crate opens.
+/// Puts the decorator around every store that the crate opens, and a gate around those that are not
+/// of this machine.
 #[derive(Debug)]
-pub struct Wrap;
+pub struct Wrap {
+    /// How long an operation waits for a store.
+    pub patience: Duration,
+}
 
 impl WrappingObjectStore for Wrap {
-    fn wrap(&self, _prefix: &str, original: Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> {
-        Arc::new(Passing { inner: original })
+    fn wrap(&self, prefix: &str, original: Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> {
+        let is_local = ["file", "memory"].iter().any(|scheme| prefix.starts_with(scheme));
+        let inner = if is_local { original } else { Arc::new(Gate::new(original, self.patience)) };
+        Arc::new(Passing { inner })
     }
 
     fn wrap_paginated(
