@@ -79,6 +79,8 @@ pub struct Publisher {
     options: Options,
     works: Mutex<HashMap<Uuid, Arc<Work>>>,
     asked: Asked,
+    /// When a version could not be protected in time, and why.
+    unprotected: Mutex<Option<(Instant, Error)>>,
     /// Told where something could not be taken away: it is tried again after a while.
     leftovers: Notify,
 }
@@ -192,7 +194,8 @@ impl Publisher {
     pub fn new(table: Arc<Table>, spool: Arc<Spool>, options: Options) -> Result<Self> {
         let deposit = Deposit::new(table.source.depot(), table.opener.clone(), options.patience);
         let (works, asked, leftovers) = (Mutex::default(), Asked::default(), Notify::new());
-        let this = Self { table, spool, deposit, options, works, asked, leftovers };
+        let unprotected = Mutex::default();
+        let this = Self { table, spool, deposit, options, works, asked, unprotected, leftovers };
         this.seal_all()?;
         Ok(this)
     }
@@ -255,6 +258,28 @@ impl Publisher {
         tokio::time::timeout(self.options.patience, writing).await.map_err(late)??;
         protected.insert(version);
         Ok(held)
+    }
+
+    /// [`Publisher::keep`] for who can do without: where that was in vain a moment ago, it is not waited
+    /// for once more, so that the copies of a whole folder do not add up.
+    ///
+    /// # Errors
+    /// As [`Publisher::keep`].
+    async fn keep_in_time(&self, batch: Uuid, version: u64) -> Result<Protected> {
+        let unprotected = || self.unprotected.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = unprotected().clone();
+        if let Some((since, error)) = failed
+            && since.elapsed() < self.options.patience
+        {
+            return Err(error);
+        }
+        let kept = self.keep(batch, version).await;
+        if let Err(error) = &kept
+            && error.kind() == Kind::Timeout
+        {
+            *unprotected() = Some((Instant::now(), error.clone()));
+        }
+        kept
     }
 
     /// Keeps all versions that a plan refers to. Their tags are there for long, unless somebody has
@@ -332,7 +357,7 @@ impl Commit for Publisher {
     }
 
     fn protect(&self, batch: Uuid, version: u64) -> BoxFuture<'_, Result<Protected>> {
-        self.keep(batch, version).boxed()
+        self.keep_in_time(batch, version).boxed()
     }
 
     fn tidy(&self) {

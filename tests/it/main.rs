@@ -25,5 +25,6 @@ mod objects;
 mod passing;
 mod remote;
 mod semantics;
+mod silent;
 mod staging;
 mod trust;

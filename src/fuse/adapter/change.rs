@@ -121,7 +121,11 @@ impl Adapter {
 
     pub(super) fn change_attributes(&self, change: Change, reply: ReplyAttr) {
         let fs = self.fs();
-        let request = Request::patient("setattr", change.ino);
+        // A file that is cut may have to get its bytes first.
+        let request = match change.new.size {
+            Some(_) => Request::patient("setattr", change.ino),
+            None => Request::new("setattr", change.ino),
+        };
         self.answering.run(request, async move { fs.setattr(change).await }, move |result| {
             match result {
                 Ok(attr) => reply.attr(&attr.ttl, &kernel_attr(&attr)),

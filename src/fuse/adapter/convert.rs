@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use fuser::{
@@ -21,11 +22,26 @@ const READ_SIZE: u32 = 128 << 10;
 const PERMISSIONS: u32 = 0o7777;
 
 /// The reply to a listing, while it is being filled.
-pub struct Entries(pub ReplyDirectory);
+#[derive(Clone)]
+pub struct Entries(Arc<Mutex<Option<ReplyDirectory>>>);
+
+impl Entries {
+    /// Without an entry.
+    pub fn new(reply: ReplyDirectory) -> Self {
+        Self(Arc::new(Mutex::new(Some(reply))))
+    }
+
+    /// What has been filled, to answer with: once. Nothing is added afterwards.
+    pub fn take(&self) -> Option<ReplyDirectory> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
 
 impl Sink for Entries {
     fn add(&mut self, ino: Ino, next: u64, kind: FileKind, name: &str) -> ControlFlow<()> {
-        if self.0.add(INodeNo(ino.get()), next, file_type(kind), name) {
+        let mut reply = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(reply) = reply.as_mut() else { return ControlFlow::Break(()) };
+        if reply.add(INodeNo(ino.get()), next, file_type(kind), name) {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())

@@ -92,21 +92,17 @@ impl Adapter {
         reply: ReplyDirectory,
     ) {
         let (fs, ino, handle) = (self.fs(), Ino::new(ino.0), Handle(handle.0));
-        // The reply is the sink while the listing runs, and answers when it has come back.
-        let listing = async move {
-            let mut sink = Entries(reply);
-            let listed = fs.readdir(ino, handle, offset, &mut sink).await;
-            match listed {
-                Ok(()) => Ok(sink.0),
-                Err(error) => {
-                    sink.0.error(errno(error.kind()));
-                    Err(error)
+        // The reply is the sink while the listing runs. It does not go with a listing that is given up:
+        // then it has to say why.
+        let entries = Entries::new(reply);
+        let mut sink = entries.clone();
+        let listing = async move { fs.readdir(ino, handle, offset, &mut sink).await };
+        self.answering.run(Request::new("readdir", ino), listing, move |result| {
+            if let Some(reply) = entries.take() {
+                match result {
+                    Ok(()) => reply.ok(),
+                    Err(error) => reply.error(errno(error.kind())),
                 }
-            }
-        };
-        self.answering.run(Request::new("readdir", ino), listing, |result| {
-            if let Ok(reply) = result {
-                reply.ok();
             }
         });
     }
