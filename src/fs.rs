@@ -30,7 +30,7 @@ mod status;
 mod xattr;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use ::lru::LruCache;
@@ -131,6 +131,8 @@ pub struct Fs {
     table: Arc<Table>,
     look: Look,
     staging: Staging,
+    /// What was found out about staging later.
+    decided: OnceLock<Staging>,
     started: SystemTime,
     handles: Handles,
     /// Texts, and which ones are too large.
@@ -150,6 +152,7 @@ impl Fs {
             table,
             look,
             staging,
+            decided: OnceLock::new(),
             started: SystemTime::now(),
             handles: Handles::default(),
             texts: Lru::new(TEXTS_BYTES),

@@ -20,7 +20,7 @@ use super::args::{ExternalMode, MountArgs, PolicyArgs, StorageArgs};
 use super::pins::Pins;
 use super::{Exit, mount as command, output, staging};
 use crate::error::{Error, IoContext as _, Kind, Result};
-use crate::fs::{Fs, Look, Staging, Writable};
+use crate::fs::{Fs, Look, Staging};
 use crate::fuse::device;
 use crate::fuse::mount::{self, Access, How, Modes, Mounting, Writes};
 use crate::fuse::{Adapter, Answering, Passthrough};
@@ -65,22 +65,22 @@ fn serve(args: &MountArgs, mountpoint: &Path, life: Life) -> Result<Exit> {
     let table = Arc::new(table);
     let look = look(args, &table);
     let staged = runtime.block_on(staging::open(args, &table, &look, mountpoint))?;
+    let is_unknown = staged.as_ref().is_err_and(|off| off.is_unknown);
+    let may_stage = staged.is_ok() || is_unknown;
     let mounting = Mounting {
         mountpoint: mountpoint.to_owned(),
         source: table.source.shown.clone(),
         access: if args.allow_other { Access::Everybody } else { Access::Owner },
-        modes: modes(args, staged.is_ok()),
-        writes: if staged.is_ok() { Writes::Staged } else { Writes::Refused },
+        modes: modes(args, may_stage),
+        writes: if may_stage { Writes::Staged } else { Writes::Refused },
         threads: args.threads.into(),
     };
     let staging = match staged {
         Ok(spool) => {
-            let publisher = Publisher::new(table.clone(), spool.clone(), publishing(args))?;
-            let publisher = Arc::new(publisher);
-            runtime.spawn(publisher.clone().run());
-            Staging::On(Writable { spool, commit: publisher })
+            let _in_runtime = runtime.enter();
+            staging::begin(&table, spool, publishing(args))?
         }
-        Err(reason) => Staging::Off(reason),
+        Err(off) => Staging::Off(off.reason),
     };
     let pins = pins(args, &table, mountpoint)?;
     let pinned = match &pins {
@@ -92,6 +92,11 @@ fn serve(args: &MountArgs, mountpoint: &Path, life: Life) -> Result<Exit> {
         runtime.spawn(async move { pins.take_back(&table).await });
     }
     let fs = Arc::new(Fs::new(table, look, staging));
+    if is_unknown {
+        let (args, place) = (args.clone(), mountpoint.to_owned());
+        let options = publishing(&args);
+        runtime.spawn(staging::look_again(args, fs.clone(), place, options));
+    }
     let answering =
         Answering { fs: fs.clone(), runtime: runtime.handle().clone(), timeout: args.timeout };
     let passthrough = if args.no_passthrough { Passthrough::Off } else { Passthrough::Wanted };

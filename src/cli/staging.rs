@@ -7,23 +7,45 @@
 //!
 //! Beside them is `pins/` ([`super::pins`]).
 //!
+//! A store that does not tell while the mount begins whether the table takes something decides nothing: it
+//! is asked again ([`look_again`]).
+//!
 //! A folder that holds batches must not be forgotten: of the folders that nobody uses, the first one
 //! with batches is taken, else the first.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::args::MountArgs;
 use super::mount::state_folder;
 use crate::error::{Error, Kind, Result};
-use crate::fs::Look;
+use crate::fs::{Fs, Look, Staging, Writable};
 use crate::name;
+use crate::publish::{Options, Publisher};
 use crate::staging::spool::{Opening, Spool};
 use crate::table::{Managed, Table};
 use crate::units::ByteLen;
 
+/// How often, at most, it is looked at again whether something can be staged.
+const SHORTEST: Duration = Duration::from_secs(1);
 /// How many mounts of one table there can be at once on one machine.
 const FOLDERS: u32 = 64;
+
+/// Why nothing can be staged.
+#[derive(Clone, Debug)]
+pub struct Off {
+    /// For people.
+    pub reason: String,
+    /// Whether that is only that the store has not told.
+    pub is_unknown: bool,
+}
+
+impl Off {
+    fn known(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), is_unknown: false }
+    }
+}
 
 /// Opens the staging folder of a mount; or says why nothing can be staged.
 pub async fn open(
@@ -31,17 +53,20 @@ pub async fn open(
     table: &Table,
     look: &Look,
     mountpoint: &Path,
-) -> Result<Result<Arc<Spool>, String>> {
+) -> Result<Result<Arc<Spool>, Off>> {
     if args.read_only {
-        return Ok(Err("this mount is read-only: --read-only".to_owned()));
+        return Ok(Err(Off::known("this mount is read-only: --read-only")));
     }
     if args.at.is_some() {
-        return Ok(Err("this mount shows one version and is read-only: --at".to_owned()));
+        return Ok(Err(Off::known("this mount shows one version and is read-only: --at")));
     }
     match table.managed().await {
         Ok(Managed::On) => {}
-        Ok(Managed::Off(reason)) => return Ok(Err(reason.to_string())),
-        Err(error) => return Ok(Err(error.chain())),
+        Ok(Managed::Off(reason)) => return Ok(Err(Off::known(reason.to_string()))),
+        Err(error) => {
+            let reason = format!("{}; it is looked at again", error.chain());
+            return Ok(Err(Off { reason, is_unknown: true }));
+        }
     }
     let opening = Opening {
         folder: PathBuf::new(),
@@ -51,7 +76,7 @@ pub async fn open(
         owner: (look.uid, look.gid),
     };
     let Some(above) = base(args)? else {
-        return Ok(Err("there is no home folder to stage in: give --staging-dir".to_owned()));
+        return Ok(Err(Off::known("there is no home folder to stage in: give --staging-dir")));
     };
     match take(&above.join(folder_name(table)), &opening) {
         Ok(spool) => {
@@ -61,9 +86,38 @@ pub async fn open(
         // What was asked for by name and cannot be had is an error; else the table can be read.
         Err(error) if args.staging_dir.is_none() => {
             tracing::warn!(%error, "nothing can be staged");
-            Ok(Err(error.chain()))
+            Ok(Err(Off::known(error.chain())))
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Publishes the batches of a spool from now on.
+///
+/// # Errors
+/// As [`Publisher::new`].
+pub fn begin(table: &Arc<Table>, spool: Arc<Spool>, options: Options) -> Result<Staging> {
+    let publisher = Arc::new(Publisher::new(table.clone(), spool.clone(), options)?);
+    tokio::spawn(publisher.clone().run());
+    Ok(Staging::On(Writable { spool, commit: publisher }))
+}
+
+/// Looks again at what the store has not told, until it tells.
+pub async fn look_again(args: MountArgs, fs: Arc<Fs>, mountpoint: PathBuf, options: Options) {
+    let table = fs.table();
+    let pause = table.catalog.refresh().max(SHORTEST);
+    loop {
+        tokio::time::sleep(pause).await;
+        let opened = open(&args, table, fs.look(), &mountpoint).await;
+        let begun = match opened {
+            Ok(Ok(spool)) => begin(table, spool, options),
+            Ok(Err(off)) if off.is_unknown => continue,
+            Ok(Err(off)) => Ok(Staging::Off(off.reason)),
+            Err(error) => Err(error),
+        };
+        let staging = begun.unwrap_or_else(|error| Staging::Off(error.chain()));
+        tracing::info!(is_on = matches!(staging, Staging::On(_)), "the store has told of staging");
+        return fs.decide(staging);
     }
 }
 

@@ -384,7 +384,7 @@ impl Fs {
 
     /// The error of a change where nothing changes.
     pub(super) fn read_only(&self, node: &Node) -> Error {
-        let text = match (&self.staging, node) {
+        let text = match (self.staging(), node) {
             (Staging::Off(reason), Node::Staging | Node::Commit) => reason.clone(),
             (Staging::On(_), Node::Commit) => format!(
                 "{0}/ takes what is moved here out of {1}/: make a directory there, save into that, \
@@ -405,7 +405,7 @@ impl Fs {
     }
 
     async fn commit(&self, batch: &str) -> Result<()> {
-        match &self.staging {
+        match self.staging() {
             Staging::On(Writable { commit, .. }) => {
                 // A new attempt: what was said of an earlier one is no longer so.
                 if let Ok(ino) = self.spooled()?.number(STAGING_ROOT, batch) {

@@ -48,7 +48,7 @@ impl Fs {
         let no = |why: &str| Error::new(Kind::Unsupported, format!("{}: {why}", value.place));
         let whole = value.reference.as_deref();
         let whole = whole.ok_or_else(|| no("its object cannot be adopted"))?;
-        let Staging::On(Writable { spool, commit }) = &self.staging else {
+        let Staging::On(Writable { spool, commit }) = self.staging() else {
             return Err(no("nothing can be committed"));
         };
         let len = ByteLen::new(whole.len).clamp(from, len).get().min(COPY);
@@ -125,7 +125,7 @@ impl Fs {
         how: Moving,
         newest: Option<&SnapshotId>,
     ) -> Result<()> {
-        let Staging::On(Writable { spool, commit }) = &self.staging else {
+        let Staging::On(Writable { spool, commit }) = self.staging() else {
             return self.spooled().map(drop);
         };
         let origin = newest.map(Origin::begun_on);
@@ -157,7 +157,7 @@ impl Fs {
         origin: Option<&Origin>,
     ) -> Result<Vec<Protected>> {
         let mut kept = Vec::new();
-        let Staging::On(Writable { spool, commit }) = &self.staging else { return Ok(kept) };
+        let Staging::On(Writable { spool, commit }) = self.staging() else { return Ok(kept) };
         let (old, new) = (spool.batch_around(from.0)?, spool.batch_around(to.0)?);
         if old == new {
             return Ok(kept);

@@ -19,7 +19,7 @@ const MODE: u16 = 0o444;
 impl Fs {
     /// The refusal that a directory beneath `staging/` shows, if it is a batch that has one.
     pub(super) fn refusal(&self, directory: Ino) -> Option<Refused> {
-        let Staging::On(Writable { spool, commit }) = &self.staging else { return None };
+        let Staging::On(Writable { spool, commit }) = self.staging() else { return None };
         commit.refused(&spool.batch_of(directory).ok()??)
     }
 
@@ -40,7 +40,7 @@ impl Fs {
 
     /// Takes a refusal away that somebody removes. Gives whether there was one of that name.
     pub(super) fn dismiss(&self, directory: Ino, name: &str) -> bool {
-        let Staging::On(Writable { spool, commit }) = &self.staging else { return false };
+        let Staging::On(Writable { spool, commit }) = self.staging() else { return false };
         if name != tree::REFUSED || spool.number(directory, name).is_ok() {
             return false;
         }

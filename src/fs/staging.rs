@@ -60,11 +60,17 @@ pub(super) fn is_failure(errno: i32) -> bool {
 impl Fs {
     /// Whether files can be staged.
     pub fn staging(&self) -> &Staging {
-        &self.staging
+        self.decided.get().unwrap_or(&self.staging)
+    }
+
+    /// Says for good whether files can be staged, where that could not be found out before.
+    pub fn decide(&self, staging: Staging) {
+        // Only the first word counts.
+        let _ = self.decided.set(staging);
     }
 
     pub(super) fn spool(&self) -> Option<&Arc<Spool>> {
-        match &self.staging {
+        match self.staging() {
             Staging::On(writable) => Some(&writable.spool),
             Staging::Off(_) => None,
         }
@@ -72,7 +78,7 @@ impl Fs {
 
     /// The spool, for an operation on something that is staged.
     pub(super) fn spooled(&self) -> Result<&Arc<Spool>> {
-        match &self.staging {
+        match self.staging() {
             Staging::On(writable) => Ok(&writable.spool),
             Staging::Off(reason) => Err(Error::new(Kind::ReadOnly, reason.clone())),
         }
@@ -87,14 +93,14 @@ impl Fs {
 
     /// Why the last operation on a node failed; of `staging/`, why nothing can be staged.
     pub(super) fn error_of(&self, ino: Ino) -> Option<String> {
-        match &self.staging {
+        match self.staging() {
             Staging::Off(reason) if ino == STAGING_ROOT => Some(reason.clone()),
             _ => self.failure(ino),
         }
     }
 
     pub(super) fn staging_status(&self) -> Value {
-        match &self.staging {
+        match self.staging() {
             Staging::Off(reason) => json!({ "enabled": false, "reason": reason }),
             Staging::On(Writable { spool, .. }) => {
                 let used = spool.space().map(|space| space.used.get()).ok();
@@ -239,7 +245,7 @@ impl Fs {
             let why = self.error_of(ino).or_else(|| self.held_back(ino));
             return why.map(String::into_bytes).ok_or_else(missing);
         }
-        let Staging::On(Writable { spool, commit }) = &self.staging else { return Err(missing()) };
+        let Staging::On(Writable { spool, commit }) = self.staging() else { return Err(missing()) };
         if ![BATCH, PLAN, PROGRESS, VERSION].contains(&name) {
             return spool.xattr(ino, name);
         }
@@ -256,7 +262,7 @@ impl Fs {
 
     /// Why a batch was not committed by itself.
     fn held_back(&self, ino: Ino) -> Option<String> {
-        let Staging::On(Writable { spool, commit }) = &self.staging else { return None };
+        let Staging::On(Writable { spool, commit }) = self.staging() else { return None };
         let batch = spool.batch_of(ino).ok().flatten()?;
         commit.held_back(&batch)
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::harness::{Desk, S3, errno, folder, names, photos};
+use crate::harness::{Desk, S3, errno, eventually, folder, names, photos};
 
 const ETIMEDOUT: i32 = 110;
 /// Too large to be packed with others.
@@ -87,4 +87,21 @@ fn copies_are_made_where_the_tags_of_a_table_cannot_be_written() {
     let tags = asked.iter().filter(|call| call.contains("lancefs-staging")).count();
     assert!(tags <= 3, "asked for the tag of one version: {asked:?}");
     s3.heal();
+}
+
+#[test]
+fn one_bad_answer_while_mounting_does_not_turn_staging_off() {
+    let (s3, disk) = (S3::new(&[]), folder());
+    let table = disk.path().join("photos.lance");
+    photos(&table);
+    s3.put(&table, "t");
+    let staging = format!("--staging-dir={}", disk.path().join("staging").display());
+    s3.strike(json!({ "kind": "fail-403", "method": "GET", "key": ".manifest", "count": 1 }));
+    let mount = s3.mount("t", &[&staging, "--refresh", "1s"]);
+    assert_eq!(s3.struck().1, 1);
+    eventually("staging is on", || mount.status()["staging"]["enabled"] == true);
+    fs::create_dir_all(mount.at("staging/b/1")).unwrap();
+    fs::write(mount.at("staging/b/1/blob.bin"), "one").unwrap();
+    fs::rename(mount.at("staging/b"), mount.at("commit/b")).unwrap();
+    assert_eq!(fs::read(mount.at("latest/0/blob.bin")).unwrap(), b"one");
 }
