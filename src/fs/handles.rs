@@ -11,7 +11,7 @@ use crate::error::{Error, Kind, Result};
 use crate::staging::Reference;
 use crate::staging::spool::{self, Listed, OpenDirectory};
 use crate::store::{Interval, RangeRead};
-use crate::tree::{Node, ROW_JSON_MAX};
+use crate::tree::{Node, ROW_JSON_MAX, Slot};
 use crate::units;
 
 /// The number of an open file or directory.
@@ -88,6 +88,8 @@ pub struct OpenValue {
     pub interval: Interval,
     /// Which value it is, for messages.
     pub place: Arc<str>,
+    /// The version that it is of.
+    pub slot: Slot,
     /// The object's file, where the value is all of it.
     pub whole: Option<Arc<OwnedFd>>,
     /// What a staged copy of it refers to, where a commit can adopt its object.

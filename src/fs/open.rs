@@ -9,11 +9,10 @@ use rustix::fs::OFlags;
 use super::handles::{OpenFile, OpenValue, Text};
 use super::{Counter, Fs, Handle, is_directory, place, place_of_value};
 use crate::error::{Error, Kind, Result};
-use crate::staging::Reference;
-use crate::store::{Interval, Place, RangeRead};
+use crate::store::{Interval, Place};
 use crate::table::descriptor::BlobKind;
 use crate::table::{self, Snapshot, Value};
-use crate::tree::{LeafIndex, Node};
+use crate::tree::{LeafIndex, Node, Slot};
 use crate::units::{self, BlobOffset, ByteLen, Ino, ObjectOffset, Ordinal, RowIndex};
 
 /// An open file, and whether the kernel may keep its pages.
@@ -128,7 +127,12 @@ impl Fs {
             let (value, object) = snapshot.open(&page, leaf, ordinal).await?;
             Ok((page, value, object))
         };
-        let (page, value, object) = open.await.map_err(|e: Error| e.at(place(snapshot, row)))?;
+        let (page, value, object) = match open.await {
+            Ok(opened) => opened,
+            Err(error) => {
+                return Err(self.judged(snapshot.slot, error).await.at(place(snapshot, row)));
+            }
+        };
         if let Some(meta) = &value.looked
             && meta.digest() != self.generations.of(ino)
         {
@@ -142,12 +146,25 @@ impl Fs {
         };
         let place = place_of_value(snapshot, row, leaf)?;
         let opened = match object {
-            Some(object) => open_object(object, &value, reference, place.clone()).await,
+            Some(object) => {
+                let kept = OpenValue {
+                    object,
+                    interval: value.interval,
+                    place: place.as_str().into(),
+                    slot: snapshot.slot,
+                    whole: None,
+                    reference: reference.map(Arc::new),
+                };
+                open_object(kept, &value).await
+            }
             None => Ok(OpenFile::Text(Text::Kept(Bytes::new()))),
         };
         let foreign = value.located.kind == BlobKind::External;
         let content = if foreign { Content::Foreign } else { Content::Immutable };
-        Ok((opened.map_err(|e| e.at(place))?, content))
+        match opened {
+            Ok(file) => Ok((file, content)),
+            Err(error) => Err(self.judged(snapshot.slot, error).await.at(place)),
+        }
     }
 
     /// Reads up to `len` bytes; fewer only at the end of the file.
@@ -166,8 +183,12 @@ impl Fs {
                 let start = start.ok_or_else(|| {
                     Error::new(Kind::Invalid, format!("offset {offset} overflows"))
                 })?;
-                let read = value.object.read(Interval { offset: start, len }).await;
-                read.map_err(|e| e.at(&value.place))?
+                match value.object.read(Interval { offset: start, len }).await {
+                    Ok(bytes) => bytes,
+                    Err(error) => {
+                        return Err(self.judged(value.slot, error).await.at(&value.place));
+                    }
+                }
             }
             OpenFile::Staged(file) => self.read_staged(&file, offset, len).await?,
             OpenFile::Text(text) => {
@@ -183,6 +204,19 @@ impl Fs {
         };
         self.counters.add(Counter::BytesRead, units::u64_of(bytes.len()));
         Ok(bytes)
+    }
+
+    /// A failure to read a value, for what it is: its object is missing, or was taken away with its
+    /// version.
+    async fn judged(&self, slot: Slot, error: Error) -> Error {
+        if error.kind() != Kind::Payload {
+            return error;
+        }
+        match self.table.snapshot(slot).await {
+            Ok(snapshot) => snapshot.judged(error).await,
+            Err(gone) if gone.kind() == Kind::Stale => error.of_kind(Kind::Stale),
+            Err(_) => error,
+        }
     }
 
     /// Closes a file or directory.
@@ -222,16 +256,11 @@ impl Fs {
 
 /// A value whose object is open. A local object that is too short for the value is found out here,
 /// before a byte of it has been given to anybody.
-async fn open_object(
-    object: Arc<dyn RangeRead>,
-    value: &Value,
-    reference: Option<Reference>,
-    place: String,
-) -> Result<OpenFile> {
-    let interval = value.interval;
+async fn open_object(kept: OpenValue, value: &Value) -> Result<OpenFile> {
+    let interval = kept.interval;
     let mut whole = None;
     if matches!(value.located.object.place, Place::Local(_)) {
-        let length = object.length().await?;
+        let length = kept.object.length().await?;
         let end = interval.offset.end(interval.len);
         if end.is_none_or(|end| end.get() > length.get()) {
             let text = format!(
@@ -241,13 +270,7 @@ async fn open_object(
             return Err(Error::new(Kind::Payload, text));
         }
         let all = Interval { offset: ObjectOffset::new(0), len: length };
-        whole = object.file().filter(|_| interval == all);
+        whole = kept.object.file().filter(|_| interval == all);
     }
-    Ok(OpenFile::Value(OpenValue {
-        object,
-        interval,
-        place: place.into(),
-        whole,
-        reference: reference.map(Arc::new),
-    }))
+    Ok(OpenFile::Value(OpenValue { whole, ..kept }))
 }

@@ -239,7 +239,7 @@ impl Snapshot {
     }
 
     /// A failure for what it is: where a file is missing because the version was removed, it is that.
-    pub(in crate::table) async fn judged(&self, error: Error) -> Error {
+    pub async fn judged(&self, error: Error) -> Error {
         if error.kind() != Kind::Payload || !self.is_removed().await {
             return error;
         }

@@ -10,7 +10,7 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
 use super::{SOON, SOON_MS, object};
 use crate::harness::{
-    Mount, Tables, errno, eventually, folder, names, run_python, sha256, tree, write_blobs,
+    Mount, S3, Tables, errno, eventually, folder, names, run_python, sha256, tree, write_blobs,
 };
 
 fn latest(directory: &Path) -> String {
@@ -98,6 +98,35 @@ ds.cleanup_old_versions(older_than=timedelta(0), retain_versions=1)"
     }
     assert_eq!(errno(std::fs::File::open(mount.at("1/0/blob.bin"))), 2);
     assert_eq!(std::fs::read(mount.at("2/0/blob.bin")).unwrap(), b"two");
+}
+
+/// README "Errors": a value whose version is gone is not one that is damaged.
+#[test]
+fn s14_an_open_file_of_a_bucket_says_that_its_version_was_removed() {
+    const ESTALE: i32 = 116;
+    let (s3, folder) = (S3::new(&[]), folder());
+    let table = folder.path().join("t.lance");
+    write_blobs(&table, "create", "[b'd' * 5_000_000, b'p' * 300_000]", "");
+    s3.put(&table, "t");
+    let mount = s3.mount("t", &["--read-ahead", "0", "--memory", "1MiB"]);
+    let row = |row: u32| mount.at(format!("1/{row}/blob.bin"));
+    let (large, packed) =
+        (std::fs::File::open(row(0)).unwrap(), std::fs::File::open(row(1)).unwrap());
+    let mut head = [0; 100];
+    large.read_exact_at(&mut head, 0).unwrap();
+    assert_eq!(head, [b'd'; 100]);
+    let options = s3.python_options();
+    run_python(&format!(
+        "from datetime import timedelta
+options = {options}
+schema = pa.schema([pa.field('id', pa.int64()), blob_field('blob')])
+lance.write_dataset(pa.table([[0], blob_array([b'new'])], schema=schema), '{0}', mode='overwrite', storage_options=options)
+lance.dataset('{0}', storage_options=options).cleanup_old_versions(older_than=timedelta(0), retain_versions=1)",
+        s3.uri("t")
+    ));
+    let mut tail = [0; 100];
+    assert_eq!(errno(large.read_exact_at(&mut tail, 4_000_000)), ESTALE);
+    assert_eq!(errno(packed.read_exact_at(&mut tail, 200_000)), ESTALE);
 }
 
 #[test]
