@@ -24,7 +24,7 @@ use crate::fs::{Fs, Look, Staging};
 use crate::fuse::device;
 use crate::fuse::mount::{self, Access, How, Modes, Mounting, Writes};
 use crate::fuse::{Adapter, Answering, Passthrough};
-use crate::publish::{self, Externals, Publisher};
+use crate::publish::{self, Externals};
 use crate::store::{self, Patience, Settings, Sizes};
 use crate::table::{self, Policy, Storage, Table, remedy};
 use crate::units::ByteLen;
