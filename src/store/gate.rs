@@ -96,7 +96,7 @@ impl ObjectStore for Gate {
         let mut answer = self.watch.ask(&self.probe, ask).await?;
         answer.payload = match answer.payload {
             GetResultPayload::Stream(body) => GetResultPayload::Stream(self.items(body)),
-            file => file,
+            file @ GetResultPayload::File(..) => file,
         };
         Ok(answer)
     }

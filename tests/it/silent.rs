@@ -14,8 +14,8 @@ const ROWS: usize = 12;
 
 /// A table in a bucket with some values, each an object, and their bytes; nothing of it is read yet.
 fn values() -> (S3, Desk) {
-    let (s3, disk) = (S3::new(&[]), folder());
-    let table = disk.path().join("photos.lance");
+    let (s3, made) = (S3::new(&[]), folder());
+    let table = made.path().join("photos.lance");
     photos(&table);
     s3.put(&table, "t");
     let desk = Desk::remote(&s3, "t", &["--upload-delay", "1h", "--timeout", "3s"]);

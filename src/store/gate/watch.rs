@@ -258,7 +258,7 @@ impl StdError for Silent {
 
 /// Whether a failure is that a store is silent.
 pub fn is_silence(error: &error::Error) -> bool {
-    error.causes().any(|cause| cause.is::<Silent>())
+    error.causes().any(<dyn StdError>::is::<Silent>)
 }
 
 fn silent(waited: Duration) -> Error {

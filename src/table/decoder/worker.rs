@@ -61,6 +61,8 @@ pub fn is_worker() -> bool {
 
 /// Decodes what it is told on its standard input, until that ends.
 pub fn run() -> ExitCode {
+    // Else it would be called as the link that it was started by.
+    let _ = rustix::thread::set_name(c"lancefs-decoder");
     limit_memory();
     let Ok(runtime) = Runtime::new() else { return ExitCode::FAILURE };
     let served = runtime.block_on(serve());
