@@ -39,6 +39,7 @@ mod sound;
 mod source;
 mod storage;
 mod targets;
+mod unchanged;
 mod uri;
 mod values;
 pub mod write;

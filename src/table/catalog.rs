@@ -1,7 +1,8 @@
 //! Which versions, tags and branches there are: by name, without reading a manifest.
 //!
 //! 1. Other processes commit, tag and clean up at any time, and an idle mount must send no request:
-//!    each list is read again on access only, at most once per refresh period ([`Refreshed`]).
+//!    each list is read again on access only, at most once per refresh period ([`Refreshed`]), and the
+//!    versions of a table on this machine only where they can have changed ([`unchanged`]).
 //! 2. A failing store must not empty a listing: the last good list stays until one succeeds. A
 //!    table that was dropped is no failure; it has no versions.
 //! 3. A table that was dropped and recreated has other manifests under the same numbers: a version's
@@ -19,11 +20,12 @@ use lance_table::io::commit::ManifestNamingScheme;
 use object_store::ObjectMeta;
 use object_store::path::Path;
 
-use super::fault;
 use super::lives::Lives;
-use super::refreshed::Refreshed;
+use super::refreshed::{Loaded, Refreshed};
 use super::source::Source;
+use super::unchanged::Stamps;
 use super::uri::redacted;
+use super::{fault, unchanged};
 use crate::error::{Error, Kind, Result};
 use crate::store::bare_tag;
 use crate::tree::SnapshotId;
@@ -62,6 +64,7 @@ pub struct Catalog {
     refresh: Duration,
     only: Option<Entry>,
     versions: Mutex<HashMap<Option<Arc<str>>, VersionList>>,
+    stamps: Arc<Stamps>,
     tags: Arc<Refreshed<Vec<Arc<str>>>>,
     branches: Arc<Refreshed<Vec<Arc<str>>>>,
     targets: Mutex<HashMap<Arc<str>, Arc<Refreshed<TagTarget>>>>,
@@ -76,6 +79,7 @@ impl Catalog {
             refresh,
             only: None,
             versions: Mutex::default(),
+            stamps: Arc::default(),
             tags: Arc::default(),
             branches: Arc::default(),
             targets: Mutex::default(),
@@ -109,11 +113,22 @@ impl Catalog {
         }
         let list = self.list(branch.cloned());
         let before = list.last();
-        let load = || list_versions(self.source.clone(), branch.cloned());
+        let (source, stamps) = (self.source.clone(), self.stamps.clone());
+        let (branch, is_known) = (branch.cloned(), before.is_some());
+        let load = || async move {
+            let place = source.branch(branch.as_deref())?.path.join("_versions");
+            let seen = unchanged::stamp(&source, &place);
+            if is_known && stamps.are(branch.as_ref(), seen) {
+                return Ok(Loaded::Same);
+            }
+            let listed = list_versions(source, branch.clone()).await?;
+            stamps.note(branch, seen);
+            Ok(Loaded::New(listed))
+        };
         // A table without a version is one that is away: it may be back at the next look.
         let is_away = before.as_ref().is_some_and(|before| before.is_empty());
         let period = if is_away { Duration::ZERO } else { self.refresh };
-        let now = list.get(period, load).await?;
+        let now = list.get_changed(period, load).await?;
         // Most callers are given the list that was there: it is not compared with itself.
         let newer = before.filter(|before| !Arc::ptr_eq(before, &now));
         if newer.is_some_and(|before| replaced(&before, &now)) {

@@ -41,6 +41,15 @@ impl<T> State<T> {
     }
 }
 
+/// What a load found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loaded<T> {
+    /// This.
+    New(T),
+    /// What is known is so still.
+    Same,
+}
+
 /// The value.
 pub struct Refreshed<T> {
     state: Mutex<State<T>>,
@@ -65,6 +74,21 @@ impl<T: Send + Sync + 'static> Refreshed<T> {
     ) -> Result<Arc<T>>
     where
         F: Future<Output = Result<T>> + Send + 'static,
+    {
+        self.get_changed(period, || load().map(|loaded| loaded.map(Loaded::New))).await
+    }
+
+    /// As [`Refreshed::get`], where a load may find that what is known is so still.
+    ///
+    /// # Errors
+    /// As [`Refreshed::get`].
+    pub async fn get_changed<F>(
+        self: &Arc<Self>,
+        period: Duration,
+        load: impl FnOnce() -> F,
+    ) -> Result<Arc<T>>
+    where
+        F: Future<Output = Result<Loaded<T>>> + Send + 'static,
     {
         let (known, since, loading) = {
             let mut state = self.lock();
@@ -95,7 +119,7 @@ impl<T: Send + Sync + 'static> Refreshed<T> {
 
     fn begin(
         self: &Arc<Self>,
-        load: impl Future<Output = Result<T>> + Send + 'static,
+        load: impl Future<Output = Result<Loaded<T>>> + Send + 'static,
     ) -> Loading<T> {
         let this = self.clone();
         // Taken before the load: what changes while it runs is seen by the next.
@@ -114,11 +138,15 @@ impl<T: Send + Sync + 'static> Refreshed<T> {
         ended.boxed().shared()
     }
 
-    fn finish(&self, started: Instant, loaded: Result<T>) -> Result<Arc<T>> {
+    fn finish(&self, started: Instant, loaded: Result<Loaded<T>>) -> Result<Arc<T>> {
         let mut state = self.lock();
         state.loading = None;
         let value = match (loaded, &state.known) {
-            (Ok(value), _) => Arc::new(value),
+            (Ok(Loaded::New(value)), _) => Arc::new(value),
+            (Ok(Loaded::Same), Some((_, last))) => last.clone(),
+            (Ok(Loaded::Same), None) => {
+                return Err(Error::new(Kind::Internal, "nothing is known that could be the same"));
+            }
             (Err(error), Some((_, last))) if error.kind() != Kind::NotFound => {
                 tracing::warn!(%error, "refresh failed, the last list stays");
                 last.clone()

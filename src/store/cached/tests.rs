@@ -474,7 +474,7 @@ fn a_panic_while_a_read_is_planned_leaves_the_object_usable() {
         let read = runtime.block_on(read(&object, 0, 100));
         says.send((planned.is_err(), is_free, read)).unwrap();
     });
-    let (panicked, is_free, read) = said.recv_timeout(Duration::from_secs(60)).unwrap();
+    let (panicked, is_free, read) = said.recv_timeout(Duration::from_mins(1)).unwrap();
     assert!(panicked && is_free);
     assert_eq!(read.unwrap(), content[..100]);
     assert_eq!(case.shared.blocks.size().1, ByteLen::new(0), "what was set aside is given back");

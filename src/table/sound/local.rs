@@ -8,6 +8,7 @@ use std::num::NonZeroUsize;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use lance::Dataset;
 use lance_table::format::{BasePath, DataFile, Fragment};
@@ -41,6 +42,15 @@ impl Stamp {
             modified: (meta.mtime(), meta.mtime_nsec()),
             changed: (meta.ctime(), meta.ctime_nsec()),
         }
+    }
+}
+
+impl Stamp {
+    /// When a file's own state was changed last; a time that is set by hand is no matter.
+    pub fn changed(meta: &std::fs::Metadata) -> Option<SystemTime> {
+        let seconds = u64::try_from(meta.ctime()).ok()?;
+        let nanos = u32::try_from(meta.ctime_nsec()).ok()?;
+        SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds, nanos))
     }
 }
 
