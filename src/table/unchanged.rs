@@ -73,7 +73,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let uri = folder.path().join("t.lance").to_str().unwrap().to_owned();
         commit(&uri, WriteMode::Create).await;
-        let source = Source::connect(&uri, &Storage::default()).await.unwrap();
+        let source = Source::connect(&uri, &Storage::default(), Duration::MAX).await.unwrap();
         let catalog = Catalog::new(Arc::new(source), Duration::ZERO);
         let list = || async { catalog.versions(None).await.unwrap() };
         let (first, second) = (list().await, list().await);
