@@ -56,10 +56,12 @@ const ALONE: usize = 2;
 static DECODER: OnceLock<Decoder> = OnceLock::new();
 
 /// From now on, pages are decoded by a process of its own. Without this, as in tests of this library,
-/// they are decoded here.
+/// and where there is no `/proc` by which this program finds itself, they are decoded here.
 pub fn apart() {
     let program = PathBuf::from("/proc/self/exe");
-    DECODER.get_or_init(|| Decoder::new(program));
+    if program.exists() {
+        DECODER.get_or_init(|| Decoder::new(program));
+    }
 }
 
 /// A version as it is scanned.
