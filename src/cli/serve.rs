@@ -65,6 +65,8 @@ fn serve(args: &MountArgs, mountpoint: &Path, life: Life) -> Result<Exit> {
     let table = Arc::new(table);
     let look = look(args, &table);
     let staged = runtime.block_on(staging::open(args, &table, &look, mountpoint))?;
+    let folder = staged.as_ref().ok().map(|spool| spool.folder().path().to_owned());
+    let elsewhere = folder.and_then(|ours| staging::elsewhere(args, &table, &ours));
     let is_unknown = staged.as_ref().is_err_and(|off| off.is_unknown);
     let may_stage = staged.is_ok() || is_unknown;
     let mounting = Mounting {
@@ -103,7 +105,7 @@ fn serve(args: &MountArgs, mountpoint: &Path, life: Life) -> Result<Exit> {
     let adapter = Adapter::new(answering, passthrough, args.threads.into(), mountpoint.to_owned());
     let mounted = mounting.mount(adapter);
     let served = mounted.and_then(|(session, remark)| {
-        if let Some(remark) = remark {
+        for remark in remark.into_iter().chain(elsewhere) {
             tell(&remark, life);
         }
         runtime.block_on(attend(session, mountpoint, life))

@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use url::Url;
+
 use super::args::MountArgs;
 use super::mount::state_folder;
 use crate::error::{Error, Kind, Result};
@@ -78,7 +80,7 @@ pub async fn open(
     let Some(above) = base(args)? else {
         return Ok(Err(Off::known("there is no home folder to stage in: give --staging-dir")));
     };
-    match take(&above.join(folder_name(table)), &opening) {
+    match take(&folders(&above, table), &opening) {
         Ok(spool) => {
             spool.adopt(&table.catalog.latest(None).await?.id)?;
             Ok(Ok(spool))
@@ -133,23 +135,60 @@ pub fn base(args: &MountArgs) -> Result<Option<PathBuf>> {
 
 /// The name of a table's folder: its own, for people, and what tells it from others of that name.
 pub fn folder_name(table: &Table) -> String {
-    let uri = &table.source.shown;
+    name_of(&canonical(&table.source.shown))
+}
+
+fn name_of(uri: &str) -> String {
     let last = uri.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     let own = last.strip_suffix(".lance").unwrap_or(last);
     name::fit(&name::escape(own), &format!("-{}", name::short_hash(uri)))
 }
 
+/// A URI by which a table is known whatever it was called by: of a table of this machine, its path without
+/// links.
+fn canonical(uri: &str) -> String {
+    let local = match Url::parse(uri) {
+        Ok(parsed) if parsed.scheme() == "file" => parsed.to_file_path().ok(),
+        Ok(_) => None,
+        Err(_) => Some(PathBuf::from(uri)),
+    };
+    let path = local.and_then(|path| path.canonicalize().ok());
+    path.and_then(|path| Some(path.to_str()?.to_owned())).unwrap_or_else(|| uri.to_owned())
+}
+
+/// The folders that mounts of a table use, also those of a name that it was called by before.
+fn folders(above: &Path, table: &Table) -> Vec<PathBuf> {
+    let uri = &table.source.shown;
+    let known = canonical(uri);
+    let mut names = vec![name_of(&known)];
+    names.extend((known != *uri).then(|| name_of(uri)));
+    let numbered = |name: &String, number: u32| match number {
+        1 => above.join(name),
+        _ => above.join(format!("{name}.{number}")),
+    };
+    let all = |name| (1..=FOLDERS).map(move |number| numbered(name, number));
+    names.iter().flat_map(all).collect()
+}
+
+/// What whoever mounts should know of batches of the table that this mount does not show.
+pub fn elsewhere(args: &MountArgs, table: &Table, ours: &Path) -> Option<String> {
+    let above = base(args).ok()??;
+    let others = folders(&above, table).into_iter().filter(|folder| folder != ours);
+    let others: Vec<_> = others.filter(|folder| Spool::has_batches(folder)).collect();
+    let shown: Vec<_> = others.iter().map(|folder| folder.display().to_string()).collect();
+    (!shown.is_empty()).then(|| {
+        format!(
+            "other batches of this table are in {}: the mount that they were saved in shows them, or, \
+             once that has ended, the next one at its mountpoint",
+            shown.join(", ")
+        )
+    })
+}
+
 /// Takes the first folder that nobody uses: of those that this mountpoint used before, then of those
 /// that hold batches, then of all.
-fn take(first: &Path, opening: &Opening) -> Result<Arc<Spool>> {
-    let numbered = |number: u32| {
-        let mut name = first.as_os_str().to_owned();
-        if number > 1 {
-            name.push(format!(".{number}"));
-        }
-        PathBuf::from(name)
-    };
-    let mut folders: Vec<PathBuf> = (1..=FOLDERS).map(numbered).collect();
+fn take(all: &[PathBuf], opening: &Opening) -> Result<Arc<Spool>> {
+    let mut folders = all.to_vec();
     // Stable: those of one kind stay in their order.
     folders.sort_by_cached_key(|folder| {
         let is_ours = Spool::was_used_at(folder, &opening.mountpoint);

@@ -26,9 +26,15 @@ pub fn run(args: &UnmountArgs) -> Result<Exit> {
         mount::unmount(&mountpoint, How::Lazily)?;
         return Ok(Exit::Success);
     }
+    if let Some(error) = bound(&mountpoint)? {
+        return Err(error);
+    }
     let (how, daemon) = match Told::by(&mountpoint) {
         Told::Dead => (How::Lazily, None),
-        Told::Status(status) => (How::IfIdle, status.get("pid").and_then(Value::as_u64)),
+        Told::Status(status) => {
+            staged(&status);
+            (How::IfIdle, status.get("pid").and_then(Value::as_u64))
+        }
         Told::Silent(pids) => {
             let text = asked::silence(&mountpoint, &pids);
             return Err(Error::new(Kind::Busy, text));
@@ -41,6 +47,40 @@ pub fn run(args: &UnmountArgs) -> Result<Exit> {
         wait_for(pid);
     }
     Ok(Exit::Success)
+}
+
+/// Why a mount does not end by being taken away: a folder of it is mounted elsewhere too.
+fn bound(mountpoint: &Path) -> Result<Option<Error>> {
+    let mounts = mount::mounts()?;
+    let ours = mounts.iter().rfind(|mount| mount.mountpoint == mountpoint);
+    let elsewhere: Vec<_> = ours
+        .into_iter()
+        .flat_map(|ours| mounts.iter().filter(|other| other.connection == ours.connection))
+        .filter(|other| other.mountpoint != mountpoint)
+        .map(|other| other.mountpoint.display().to_string())
+        .collect();
+    Ok((!elsewhere.is_empty()).then(|| {
+        let text = format!(
+            "{} is mounted at {} too: unmount that first (umount), or use --lazy",
+            mountpoint.display(),
+            elsewhere.join(", ")
+        );
+        Error::new(Kind::Busy, text)
+    }))
+}
+
+/// Says where batches stay that are not committed.
+fn staged(status: &Value) {
+    let Some(staging) = status.get("staging") else { return };
+    let folder = staging.get("folder").and_then(Value::as_str);
+    let names = staging.get("batches").and_then(Value::as_array);
+    if let (Some(folder), Some([_, ..])) = (folder, names.map(Vec::as_slice)) {
+        let names = names.into_iter().flatten().filter_map(Value::as_str);
+        let names = names.collect::<Vec<_>>().join(", ");
+        output::remark(format_args!(
+            "not committed, and kept in {folder} for the next mount of the table: {names}"
+        ));
+    }
 }
 
 fn busy(mountpoint: &Path, error: Error) -> Result<Exit> {

@@ -12,7 +12,7 @@ use crate::error::{Error, Kind, Result};
 use crate::staging::crash;
 use crate::staging::journal::Step;
 use crate::staging::plan::{Entry, Payload, Plan, Source, Target};
-use crate::staging::spool::{Batch, Seal};
+use crate::staging::spool::{Batch, Frozen, Seal};
 use crate::store::blocking;
 use crate::table::write::Fault;
 use crate::table::{Chances, Found, Publication, Snapshot, Unpublished, in_time};
@@ -24,6 +24,8 @@ const FAULTS_SHOWN: usize = 100;
 const ROWS_IN_A_WHILE: usize = 256;
 /// How long the plan of a batch may be, in bytes: an extended attribute ends at 64 KiB.
 const SUMMARY_MAX: usize = 60 << 10;
+/// How often a batch is looked at that somebody else is taking away.
+const LOOK: Duration = Duration::from_millis(10);
 /// How often a change of rows is written anew because others change rows beside it.
 const ATTEMPTS: u32 = 8;
 
@@ -34,6 +36,13 @@ pub(super) enum By {
     Request,
     /// It has been quiet for so long.
     Quiet,
+}
+
+/// A batch that is to be committed.
+enum Held {
+    Frozen(Frozen),
+    /// It was published before, as this version, and has left.
+    Gone(u64),
 }
 
 /// What was published.
@@ -55,9 +64,9 @@ impl Publisher {
     pub(super) async fn publish(&self, name: &str, by: By) -> Result<Published> {
         let started = Instant::now();
         let batch = self.spool.batch(name)?;
-        let frozen = {
-            let (spool, batch) = (self.spool.clone(), batch.clone());
-            blocking(move || spool.freeze(&batch)).await?
+        let frozen = match self.freeze(&batch).await? {
+            Held::Frozen(frozen) => frozen,
+            Held::Gone(version) => return Ok(Published { version, work: None }),
         };
         let mut tally = Tally::default();
         // Nothing changes it any more.
@@ -101,6 +110,30 @@ impl Publisher {
         if let Err(error) = self.clean(&work).await {
             tracing::warn!(batch = %work.batch, version, %error, "a published batch leaves something");
             self.leftovers.notify_one();
+        }
+    }
+
+    /// Freezes a batch for its commit. One that is published may just be being taken off the staging
+    /// disk by somebody else: that is waited for.
+    async fn freeze(&self, batch: &Batch) -> Result<Held> {
+        let deadline = Instant::now() + self.options.patience;
+        let mut was = None;
+        loop {
+            let (spool, frozen) = (self.spool.clone(), batch.clone());
+            let error = match blocking(move || spool.freeze(&frozen)).await {
+                Ok(frozen) => return Ok(Held::Frozen(frozen)),
+                Err(error) => error,
+            };
+            let work = self.known_work(&batch.name);
+            let published = work.and_then(|work| work.state(|state| state.published));
+            let is_gone =
+                !self.spool.batch(&batch.name).is_ok_and(|now| now.origin == batch.origin);
+            match was.or(published) {
+                Some(version) if is_gone => return Ok(Held::Gone(version)),
+                Some(version) if Instant::now() < deadline => was = Some(version),
+                _ => return Err(error),
+            }
+            tokio::time::sleep(LOOK).await;
         }
     }
 

@@ -3,6 +3,7 @@
 mod options;
 mod refusals;
 mod silent;
+mod staged;
 mod takeover;
 
 use std::fs::{self, File};

@@ -68,12 +68,13 @@ impl Spool {
     /// # Errors
     /// As [`Spool::changing`].
     pub(super) fn changing_by(&self, by: By, path: &nodes::Path) -> Result<Option<Change<'_>>> {
-        let change = path.batch().map(|batch| self.batches.change(batch, by)).transpose()?;
-        // Afterwards: a batch is sealed while it is frozen, so no change is between the two.
+        let change = path.batch().map(|batch| self.batches.change(batch, by)).transpose();
+        // Afterwards: a batch is sealed while it is frozen, so no change is between the two. It says
+        // more than that it is frozen for a moment.
         if let Some(batch) = path.batch() {
             self.refuse_sealed(batch)?;
         }
-        Ok(change)
+        change
     }
 
     /// Begins a change that a sealed batch allows too.
